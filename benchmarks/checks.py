@@ -75,7 +75,7 @@ def measure(client: LocalTraining) -> None:
         start = time.process_time()
         training.run()
         seconds = time.process_time() - start
-        result = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5))
+        result = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5))
     print(f"{dim:,} parameters, {len(data)} clients, {ROUNDS} rounds, {client}: {seconds:.2f} s of CPU time")
     for name, clock in (("checks", checks), ("whole audit", whole_audit)):
         print(f"{name}: {clock.seconds:.3f} s, {clock.seconds / seconds:.1%} (bar {BAR:.0%})")

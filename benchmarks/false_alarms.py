@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from coalmine import OneShot, Release
-from coalmine.accounting import EveryRound, Poisson, Theory, claimed, theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim, EveryRound, Poisson
 
 ROUNDS, CLIENTS, RATE = 10, 60, 0.5
 LAYERS = {"fc1.weight": (32, 48), "fc1.bias": 32, "fc2.weight": (10, 32), "fc2.bias": 10, "scale": ()}
@@ -53,7 +53,7 @@ class Kind:
     grid: float = 0.0
     by_layer: bool = False
     canaries: int = 50
-    claim: Theory | None = None
+    claim: Claim | None = None
 
 
 def shares(rng: Draw, dim: int, t: int, memory: dict[str, Any]) -> Floats:
@@ -107,7 +107,7 @@ KINDS = {
     "discrete Gaussian, σ = 10 steps": Kind(layers=LAYERS, noise=discrete(0.1), grid=0.1),
     "discrete Gaussian, σ = 5 steps": Kind(layers=LAYERS, noise=discrete(0.2), grid=0.2),
     "discrete Gaussian, σ = 3 steps": Kind(layers=LAYERS, noise=discrete(1 / 3), grid=1 / 3),
-    "tree-aggregated, claim (ε, δ)": Kind(layers=LAYERS, noise=tree, claim=claimed(40.0, 1e-5)),
+    "tree-aggregated, claim (ε, δ)": Kind(layers=LAYERS, noise=tree, claim=Claim(epsilon=40.0, delta=1e-5)),
     "server momentum": Kind(layers=LAYERS, server=momentum),
     "server Adam": Kind(layers=LAYERS, server=adam),
     "adaptive clipping": Kind(layers=LAYERS, adaptive=True),
@@ -170,7 +170,7 @@ def train(kind: Kind, seed: int) -> tuple[list[str], list[str]]:
     return [f.sentence for f in findings if f.refutes], [f.sentence for f in findings if not f.refutes]
 
 
-_THEORY = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=ROUNDS, delta=1e-5)
+_THEORY = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=ROUNDS, delta=1e-5)
 
 
 def main(trainings: int) -> None:

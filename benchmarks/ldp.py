@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from scipy import special
 from torch import nn
 
-from coalmine.methods.ldp.audit import LDPAudit
+from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.black_box import BlackBox, play
 from coalmine.methods.ldp.crafters import CRAFTERS, Collusion, crafter_named
 from coalmine.methods.ldp.crafting import craft, rule_of
@@ -115,7 +115,7 @@ def speed(data: FederatedData, measurements: int) -> None:
         for crafting, seconds in loops.items():
             trials = 40 if crafting else 120
             seconds += [seconds_per_trial(trial, crafting, trials) for trial in (loop.white, loop.black)]
-    audit = LDPAudit(
+    audit = Ldp(
         data=data,
         model=lambda seed: models.build(name, task, seed=seed),
         crafters=[crafter_named(crafter) for crafter in CRAFTERS],

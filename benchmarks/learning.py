@@ -14,7 +14,8 @@ import time
 
 import numpy as np
 
-from coalmine import Poisson, noise_for
+from coalmine import noise_for
+from coalmine.claims import Poisson
 from coalmine.simulation import (
     SGD,
     Adam,
@@ -129,9 +130,9 @@ def main() -> None:
     for name in options.runs:
         start = time.perf_counter()
         training = RUNS[name](options.workers)
-        theory = training.theory(DELTA)
+        claim = training.claim(DELTA)
         print(f"\n{name}: {training.data}, {training.dim:,} parameters, kernel {training.kernel}")
-        print(f"  claimed: ε = {theory.epsilon:.3f} at δ = {DELTA:g}, {theory.sampling}, {training.rounds} rounds")
+        print(f"  claimed: ε = {claim.epsilon:.3f} at δ = {DELTA:g}, {claim.sampling}, {training.rounds} rounds")
         baseline = unigram(training)
 
         def show(metrics: dict[str, float], baseline: dict[str, float] = baseline, start: float = start) -> None:

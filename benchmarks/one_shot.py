@@ -110,7 +110,7 @@ def bugs(seeds: int) -> None:
         results = [own_loop.audited_training(seed, bug) for seed in range(seeds)]
         bounds = [result.bound.epsilon for result in results if result.bound is not None]
         refuted = sum(result.refuted for result in results)
-        claimed = results[0].theory.epsilon if results[0].theory is not None else np.inf
+        claimed = results[0].claim.epsilon if results[0].claim is not None else np.inf
         print(
             f"{bug or 'correct':<18}{claimed:>9.2f}{f'{refuted} of {seeds}':>12}{min(bounds):>14.2f}"
             f"{np.median(bounds):>9.2f}{max(bounds):>9.2f}",
@@ -132,7 +132,7 @@ def scores(seeds: int = 20, dim: int = 20_000, rounds: int = 20) -> None:
         ):  # fmt: skip
             epsilons: dict[str, list[float]] = {}
             audits = [_simulated(participation, view, score, seed, dim, rounds) for seed in range(seeds)]
-            claimed = audits[0].theory(noise_multiplier=2.0, delta=1e-5).epsilon
+            claimed = audits[0].claim(noise_multiplier=2.0, delta=1e-5).epsilon
             for audit in audits:
                 for e in audit.result(delta=1e-5).estimates:
                     epsilons.setdefault(e.method, []).append(e.epsilon)
@@ -206,7 +206,7 @@ def _half_the_noise(
             audit.observe(Release(t, "update", update, divisor=divisor))
         elif t == rounds - 1:
             audit.observe(Release(t, "model", model))
-    test = audit.result(theory=audit.theory(noise_multiplier=noise, delta=1e-5)).claim_test
+    test = audit.result(claim=audit.claim(noise_multiplier=noise, delta=1e-5)).claim_test
     return test is not None and test.refuted
 
 

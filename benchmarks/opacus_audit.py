@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine import AuditResult
+from coalmine import Result
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus
 from coalmine.stats import rate_bounds
 
@@ -86,7 +86,7 @@ def trained(
     bug: str | None = None, samples: bool = False, poisson: bool = True, audited: bool = True, images: bool = False,
     batch: int = 64,
     **settings,
-) -> tuple[list[AuditResult], np.ndarray]:  # fmt: skip
+) -> tuple[list[Result], np.ndarray]:  # fmt: skip
     """Return the results, and processor times (steps, 2): of each step without the audit, and of the audit in it."""
     torch.manual_seed(seed)
     inputs, targets = random_images() if images else digits()
@@ -128,9 +128,9 @@ def trained(
     return [] if audit is None else audit.results(delta=DELTA), np.array(seconds)
 
 
-def row(name: str, runs: list[AuditResult]) -> None:
+def row(name: str, runs: list[Result]) -> None:
     """Print a row of the table."""
-    bounds, claim = np.array([r.bound.epsilon for r in runs]), float(np.median([r.theory.epsilon for r in runs]))
+    bounds, claim = np.array([r.bound.epsilon for r in runs]), float(np.median([r.claim.epsilon for r in runs]))
     refuted = sum(r.refuted for r in runs)
     shown = " | ".join(f"{value:.2f}" for value in (bounds.min(), np.median(bounds), bounds.max()))
     print(

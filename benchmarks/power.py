@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from scipy import special
 
-from coalmine.accounting import EveryRound, Poisson, theory
+from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import guess_families, most_powerful_guesses, planned_tests
@@ -99,8 +99,8 @@ def _response(epsilon: float) -> Draw:
 
 def cases() -> dict[str, tuple[Curve, Draw, Draw]]:
     """Return true claims, each with the scores of members and of non-members."""
-    sampled = theory(noise_multiplier=0.8, sampling=Poisson(0.3), rounds=1, delta=DELTA).curve()
-    rdp = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=DELTA, accountant="rdp").curve()
+    sampled = Claim(noise_multiplier=0.8, sampling=Poisson(0.3), rounds=1, delta=DELTA).curve()
+    rdp = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=DELTA, accountant="rdp").curve()
     return {
         "Gaussian, μ = 1.67": (GaussianDP(MU), _normal(MU), _normal(0)),
         "Gaussian, claimed by RDP": (rdp, _normal(1), _normal(0)),
@@ -164,9 +164,9 @@ def training_row(share: float, seeds: int) -> str:
         )
         training.run()
         for audit in audits:
-            result = audit.result(theory=audit.theory(noise_multiplier=noise, delta=DELTA))
+            result = audit.result(claim=audit.claim(noise_multiplier=noise, delta=DELTA))
             by_test += result.refuted
-            by_bound += bound_refutes(result.bound.epsilon, DELTA, result.theory)
+            by_bound += bound_refutes(result.bound.epsilon, DELTA, result.claim)
             runs += 1
             if result.claim_test.noise_at_most is not None:
                 noise_at_most.append(result.claim_test.noise_at_most)

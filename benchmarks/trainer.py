@@ -187,7 +187,6 @@ WORKLOADS = [
     Workload(CHAT, "word-lstm", WORDS, 20, 40, targets=(1.5, 1.5, None)),
     Workload("word LSTM (peers: same module)", "word-lstm", WORDS, 20, 40, repeats=3),
     Workload("char LSTM", "shakespeare-lstm", CHARACTERS, 20, 40, targets=(None, None, 1.7)),
-    Workload("Transformer", "transformer", WORDS, 20, 40),
     Workload("ResNet18-GN 32×32", "resnet18-gn", CIFAR, 64, 1, repeats=9, targets=(1.5, 1.5, 1.7)),
     Workload("MLP, 4 steps", "mlp", DIGITS, 1000, 20, batch_size=5, repeats=3),
     Workload("LDP CNN, 4 steps", "ldp-cnn", MNIST, 100, 20, batch_size=5),

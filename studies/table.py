@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.accounting import EveryRound, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.replaying import replay
 from coalmine.results.claim_test import check_claim
 from coalmine.results.words import p_value_text
@@ -88,7 +88,7 @@ def private_scores(members: Any, nonmembers: Any, **claim: Any) -> Outcome:
 
 def claim_scores(members: Any, nonmembers: Any, *, noise_multiplier: float, confidence: float = 0.999) -> Outcome:
     """Compare scores of one Gaussian release with the whole trade-off curve of the claimed noise."""
-    claim = theory(noise_multiplier=noise_multiplier, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=noise_multiplier, sampling=EveryRound(), rounds=1, delta=1e-5)
     test = check_claim(members, nonmembers, claim, confidence=confidence)
     sentence = f"at most {test.noise_at_most:.2f} of the claimed noise ({p_value_text(test.p_value)})"
     return Outcome("check_claim", test.verdict.value == "refuted", sentence)

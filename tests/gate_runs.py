@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.results import units
 from coalmine.results.files import envelope
 from coalmine.results.manifest import Manifest
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous
 
 
@@ -19,11 +19,11 @@ def result(method="one-shot", view="updates", *, bound=1.0, claim=8.0, stricter=
         "simultaneous", bound, bound, None, 0.95, 1e-5, True, stricter=levels if stricter is None else stricter
     )
     settings = {"unit": units.USER, "adversary": "sees the release", "score_name": "score", "seed": 0} | more
-    return AuditResult(
+    return Result(
         method=method,
         view=view,
         estimates=[lower, *([] if estimate is None else [estimate])],
-        theory=None if claim is None else claimed(claim, 1e-5),
+        claim=None if claim is None else Claim(epsilon=claim, delta=1e-5),
         **settings,
     )
 
@@ -33,7 +33,7 @@ def directory(path, *results, config='[one-shot]\nview = "updates"\n', scores=No
     path.mkdir(parents=True, exist_ok=True)
     (path / "run.json").write_text(json.dumps({"format": 1, "coalmine": "0.1.0", "state": state, "changed": "now"}))
     (path / "config.toml").write_text(config)
-    content = envelope([r.to_dict() if isinstance(r, AuditResult) else r for r in results])
+    content = envelope([r.to_dict() if isinstance(r, Result) else r for r in results])
     (path / "result.json").write_text(json.dumps(content))
     for name, (members, nonmembers) in (scores or {}).items():
         np.savez(path / f"scores-{name}.npz", members=members, nonmembers=nonmembers)

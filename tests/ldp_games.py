@@ -10,7 +10,7 @@ from torch import nn
 from coalmine.config import settings_from_texts
 from coalmine.methods import registry
 from coalmine.methods.job import JobContext
-from coalmine.methods.ldp.audit import LDPAudit
+from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.crafters import Benign
 from coalmine.methods.ldp.crafting import craft
 from coalmine.methods.ldp.pair import Pair
@@ -58,7 +58,7 @@ def digits_audit(**settings):
     """An audit on digits with a small network."""
     data = load("digits").train
     defaults = {"data": data, "model": lambda seed: models.build("mlp", data.task, seed=seed), "trials": 2000}
-    return LDPAudit(**(defaults | settings))
+    return Ldp(**(defaults | settings))
 
 
 def method_results(*texts):

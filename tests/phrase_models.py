@@ -16,10 +16,13 @@ TASK = Task(input_shape=(8,), classes=TOKENS, tokens=TOKENS, per_position=True, 
 
 def toy_model(name="word-lstm", sharp=3.0):
     """Return a model that finds some beginnings much likelier than others."""
-    settings = {"word-lstm": {"embedding": 6, "units": 9}, "transformer": {"width": 8, "heads": 2}}[name]
+    settings = {"word-lstm": {"embedding": 6, "units": 9}, "shakespeare-lstm": {"embedding": 6, "hidden": 9}}[name]
     module = models.build(name, TASK, seed=1, **settings)
     with torch.no_grad():
-        module.embedding.weight.mul_(sharp if name == "word-lstm" else 40 * sharp)
+        if name == "word-lstm":
+            module.embedding.weight.mul_(sharp)
+        else:
+            module.head.weight.mul_(10 * sharp)
     return module.eval()
 
 

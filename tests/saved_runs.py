@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.files import write_json, write_text
 from coalmine.results import units
 from coalmine.results.files import results_to_dict, write_content, write_scores
 from coalmine.results.manifest import Manifest
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, estimate
 
 DELTA = 1e-5
@@ -24,7 +24,7 @@ def write_run(
     def add(method, view, *, shift, claim, unit=units.USER, delta=DELTA, **more):
         sides = rng.normal(shift, 1, 60), rng.normal(0, 1, 50)
         more.setdefault("estimates", estimate(*sides, delta=delta))
-        result = AuditResult(
+        result = Result(
             method=method,
             view=view,
             unit=unit,
@@ -32,7 +32,7 @@ def write_run(
             score_name="cosine",
             seed=0,
             scores=Scores(*sides),
-            theory=None if claim is None else claimed(claim, delta),
+            claim=None if claim is None else Claim(epsilon=claim, delta=delta),
             training="" if unit is units.REPORT else "training",
             warnings=[f"beware of {phrase}"],
             **more,
@@ -53,7 +53,7 @@ def write_run(
         arrays = {"inputs": rng.random((2, 1, 8, 8))}
         add("canife", "frozen", shift=1.2, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
         results.append(
-            AuditResult(
+            Result(
                 method="canife",
                 view="frozen, composed",
                 unit=units.USER,
@@ -62,7 +62,7 @@ def write_run(
                 score_name="projection",
                 seed=0,
                 estimates=[Estimate("composed", 9.5)],
-                theory=claimed(3 * claim, DELTA),
+                claim=Claim(epsilon=3 * claim, delta=DELTA),
             )
         )
     if "secret-sharer" in methods:

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import coalmine as cm
-from coalmine.accounting import claimed, theory
-from coalmine.accounting.claims import parse_claim
-from coalmine.accounting.sampling import EveryRound
+from coalmine.claims import Claim, EveryRound
+from coalmine.claims.claim import parse_claim
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.verdict import Verdict
@@ -70,15 +69,15 @@ def test_a_mechanism_is_a_function():
 
 
 def test_a_claim_without_noise_is_not_compared_with_noise():
-    claim = claimed(3.0, 1e-5)
-    fine = ClaimTest(verdict=Verdict.NOT_REFUTED, p_value=0.5, confidence=0.95, detectable_noise=0.75, theory=claim)
+    claim = Claim(epsilon=3.0, delta=1e-5)
+    fine = ClaimTest(verdict=Verdict.NOT_REFUTED, p_value=0.5, confidence=0.95, detectable_noise=0.75, claim=claim)
     sentence = words.claim_sentence(claim, fine, None)
     assert "would have detected ε = 4 (80% power)" in sentence
     assert "noise" not in sentence
-    weak = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, canaries_needed=700, theory=claim)
+    weak = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, canaries_needed=700, claim=claim)
     assert "twice this ε could go unnoticed. About 700 inserted canaries" in words.claim_sentence(claim, weak, None)
-    noisy = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
-    hopeless = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, theory=noisy)
+    noisy = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    hopeless = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, claim=noisy)
     assert "half the noise could go unnoticed. More canaries alone" in words.claim_sentence(noisy, hopeless, None)
     for test in (weak, hopeless):
         assert "more trials" in words.claim_sentence(claim, test, None, side="canary present")

@@ -24,7 +24,7 @@ NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "n
         ("simultaneous-bound", 6),
         ("anytime", 5),
         ("claim-test", 7),
-        ("theory", 8),
+        ("claim", 8),
         ("one-shot", 10),
         ("checks", 8),
         ("results", 8),
@@ -86,7 +86,7 @@ def test_no_page_has_a_placeholder_left(page):
 
 
 PACKAGES = [
-    "coalmine", "coalmine.accounting", "coalmine.integrations.flower", "coalmine.integrations.opacus",
+    "coalmine", "coalmine.claims", "coalmine.integrations.flower", "coalmine.integrations.opacus",
     "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.replaying", "coalmine.results", "coalmine.runs",
     "coalmine.simulation.data", "coalmine.simulation.mechanisms", "coalmine.simulation.models", "coalmine.stats",
     "coalmine.testing",

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from coalmine import InputError, OneShot, Release
+from coalmine.claims import Claim
 from coalmine.testing import assert_private
 from coalmine.vectors import column_sums, dot, energies, flat, is_finite, norm, product_sums
 
@@ -144,7 +145,7 @@ def test_a_release_of_another_scale_than_its_canaries_is_refused(scale):
 def test_a_release_far_shorter_than_its_canaries_has_a_result():
     """The expected cosine of a canary is then 1, up to rounding, which may exceed 1."""
     audit = release_of(numbers(5000, 1e-15))
-    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).claim_test is not None
+    assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).claim_test is not None
 
 
 def test_a_clip_norm_without_clients_is_refused():

@@ -24,7 +24,7 @@ from loop_target import LAYERS
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Noise, Place, noise_of
 
 from coalmine import OneShot
-from coalmine.accounting import EveryRound, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
 
 CLIENTS, CANARIES, ROUNDS, CLIP, NOISE, DELTA, LENGTH = 20, 50, 10, 0.5, 1.0, 1e-5, 5.0
@@ -132,10 +132,10 @@ class Training:
             strategy.start(grid=grid, initial_arrays=first, num_rounds=grid.rounds, evaluate_fn=grid.recorder())
         finally:
             dp_fixed_clipping.compute_clip_model_update = original
-        claim = theory(
+        claim = Claim(
             noise_multiplier=NOISE * self.claimed_noise, sampling=EveryRound(), rounds=self.claimed_rounds, delta=DELTA
         )
-        return from_results([audit.result(theory=claim)])
+        return from_results([audit.result(claim=claim)])
 
     def _clip(self, param1: Update, param2: Update, clipping_norm: float) -> None:
         """Clip in place of Flower."""

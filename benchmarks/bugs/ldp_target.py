@@ -1,4 +1,4 @@
-"""Target: a client's randomizer, tested by `assert_locally_private` and, as in docs/ldp.md, by `LDPAudit`.
+"""Target: a client's randomizer, tested by `assert_locally_private` and, as in docs/ldp.md, by `Ldp`.
 
 The claim is ε = 1, with δ = 1e-5 for Gaussian noise, for gradients that the randomizer clips to norm 1.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from cases import Answer, Case, from_failure, from_results
 from noise import Array
 
-from coalmine import LDPAudit
+from coalmine import Ldp
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.simulation import models
 from coalmine.simulation.data import load
@@ -217,11 +217,11 @@ def tested(name: str, seed: int) -> Answer:
 
 
 def audited(name: str, seed: int) -> Answer:
-    """Return what `LDPAudit` says with its number of trials, for the crafters that show most."""
+    """Return what `Ldp` says with its number of trials, for the crafters that show most."""
     _, delta, make = RANDOMIZERS[name]
     mechanism = OwnMechanism(function=make(np.random.default_rng([seed, 4])), epsilon=EPSILON, delta=delta)
     digits = load("digits").train
-    audit = LDPAudit(
+    audit = Ldp(
         data=digits, model=lambda s: models.build("mlp", digits.task, seed=s), mechanisms=[mechanism],
         crafters=[GradientFlip(), DummyGradient()], views=["likelihood-ratio"], seed=seed,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
 
 from coalmine import OneShot, Release
-from coalmine.accounting import AtMost, EveryRound, Poisson, Theory, claimed, theory
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson, claimed
 
 LAYERS = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
 SIZES = {name: int(np.prod(shape)) for name, shape in LAYERS.items()}
@@ -27,7 +27,7 @@ TARGET = "loop"
 
 Clip = Callable[[Array], Array]
 Choose = Callable[[np.random.Generator, int], Array]
-Claim = Callable[[OneShot], Theory]
+Claim = Callable[[OneShot], Claim]
 
 
 def clipped(update: Array, norm: float = CLIP) -> Array:
@@ -35,9 +35,9 @@ def clipped(update: Array, norm: float = CLIP) -> Array:
     return update * min(1.0, norm / max(np.linalg.norm(update), 1e-12))
 
 
-def claim_of(audit: OneShot) -> Theory:
+def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct loop."""
-    return audit.theory(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Loop:
             average = average + CLIP * noise(t) / (divisor * self.noise_clients)
             model = model + average
             audit.observe(Release(round=t, kind="update", vector=average.astype(np.float32), divisor=divisor))
-        return from_results([audit.result(theory=self.claim(audit))])
+        return from_results([audit.result(claim=self.claim(audit))])
 
 
 @cache
@@ -175,19 +175,19 @@ CHOICES: dict[str, Choose] = {
 
 def _at(delta: float) -> Claim:
     """Claim the ε of one δ at another."""
-    return lambda audit: claimed(audit.theory(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
 
 
 def _composed(rounds: int) -> Claim:
-    return lambda audit: theory(noise_multiplier=NOISE, sampling=EveryRound(), rounds=rounds, delta=DELTA)
+    return lambda audit: Claim(noise_multiplier=NOISE, sampling=EveryRound(), rounds=rounds, delta=DELTA)
 
 
-def _sampled(audit: OneShot) -> Theory:
-    return theory(noise_multiplier=NOISE, sampling=Poisson(0.1), rounds=ROUNDS, delta=DELTA)
+def _sampled(audit: OneShot) -> Claim:
+    return Claim(noise_multiplier=NOISE, sampling=Poisson(0.1), rounds=ROUNDS, delta=DELTA)
 
 
-def _few_rounds(audit: OneShot) -> Theory:
-    return theory(noise_multiplier=NOISE, sampling=AtMost(5), rounds=ROUNDS, delta=DELTA)
+def _few_rounds(audit: OneShot) -> Claim:
+    return Claim(noise_multiplier=NOISE, sampling=AtMost(5), rounds=ROUNDS, delta=DELTA)
 
 
 ACCOUNTING = {
@@ -195,9 +195,7 @@ ACCOUNTING = {
     "ε of a single round": Loop(claim=_composed(1)),
     "ε with amplification by sampling, but all take part": Loop(claim=_sampled),
     "ε of 5 rounds per client, but all take part in 20": Loop(claim=_few_rounds),
-    "ε for the squared noise multiplier": Loop(
-        claim=lambda audit: audit.theory(noise_multiplier=NOISE**2, delta=DELTA)
-    ),
+    "ε for the squared noise multiplier": Loop(claim=lambda audit: Claim(noise_multiplier=NOISE**2, delta=DELTA)),
     "ε at δ = 0.01, claimed at 1e-5": Loop(claim=_at(0.01)),
     "noise for twice the clients": Loop(noise_clients=2.0),
 }

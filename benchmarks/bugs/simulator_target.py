@@ -14,19 +14,19 @@ from cases import Answer, Case, from_results
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 
 from coalmine import OneShot
-from coalmine.accounting import EveryRound, Poisson, Theory, claimed, theory
 from coalmine.arrays import Ints
+from coalmine.claims import Claim, EveryRound, Poisson, claimed
 from coalmine.methods.one_shot.job import build_audits
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.protocol import Vector
-from coalmine.simulation import Mechanism, PoissonCohorts
+from coalmine.simulation import Mechanism
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.settings import TrainingSettings
 
 VIEWS, DELTA, NOISE = ("updates", "final-change"), 1e-5, 2.0
 TARGET = "simulator"
 
-Claim = Callable[[OneShot], Theory]
+Claim = Callable[[OneShot], Claim]
 Choose = Callable[[np.random.Generator, int, int], Ints]
 
 
@@ -52,7 +52,7 @@ class AnyNoise(Mechanism):
 
 
 @dataclass(frozen=True)
-class Liar(PoissonCohorts):
+class Liar(Poisson):
     """Claims Poisson sampling, and chooses clients in another way."""
 
     choose: Choose | None = None
@@ -63,9 +63,9 @@ class Liar(PoissonCohorts):
         return np.sort(self.choose(np.random.default_rng([seed, round]), population, round))
 
 
-def claim_of(audit: OneShot) -> Theory:
+def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct training."""
-    return audit.theory(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Simulation:
         if self.choose:
             training.cohorts = Liar(0.5, self.choose)
         training.run()
-        return from_results([audit.result(theory=self.claim(audit)) for audit in audits])
+        return from_results([audit.result(claim=self.claim(audit)) for audit in audits])
 
 
 def _shuffled(rng: np.random.Generator, population: int, round: int) -> Ints:
@@ -125,26 +125,24 @@ CHOICES: dict[str, Choose] = {
 
 
 def _composed(share: float) -> Claim:
-    def claim(audit: OneShot) -> Theory:
+    def claim(audit: OneShot) -> Claim:
         rounds = max(1, round(share * audit.rounds))
-        return theory(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=rounds, delta=DELTA)
+        return Claim(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=rounds, delta=DELTA)
 
     return claim
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: claimed(audit.theory(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
 
 
 ACCOUNTING = {
     "ε of a quarter of the rounds": Simulation(claim=_composed(0.25)),
     "ε of a single round": Simulation(claim=_composed(0)),
     "ε for a tenth of the sampling rate": Simulation(
-        claim=lambda audit: theory(noise_multiplier=NOISE, sampling=Poisson(0.05), rounds=audit.rounds, delta=DELTA)
+        claim=lambda audit: Claim(noise_multiplier=NOISE, sampling=Poisson(0.05), rounds=audit.rounds, delta=DELTA)
     ),
-    "ε for the squared noise multiplier": Simulation(
-        claim=lambda audit: audit.theory(noise_multiplier=NOISE**2, delta=DELTA)
-    ),
+    "ε for the squared noise multiplier": Simulation(claim=lambda audit: Claim(noise_multiplier=NOISE**2, delta=DELTA)),
     "ε at δ = 0.01, claimed at 1e-5": Simulation(claim=_at(0.01)),
 }
 
@@ -164,7 +162,7 @@ def _correct() -> dict[str, Simulation]:
     simulations |= {f"{name}, as ε and δ": Simulation(noise=name, claim=_at(DELTA)) for name in CORRELATED}
     every = replace(
         Simulation(),
-        claim=lambda audit: theory(noise_multiplier=NOISE, sampling=EveryRound(), rounds=audit.rounds, delta=DELTA),
+        claim=lambda audit: Claim(noise_multiplier=NOISE, sampling=EveryRound(), rounds=audit.rounds, delta=DELTA),
     )
     return simulations | {"the simulator itself": Simulation(), "a claim without amplification": every}
 

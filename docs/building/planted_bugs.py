@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import coalmine as cm
+from coalmine.claims import Claim
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 LAYERS = {"fc1.weight": 2_000, "fc1.bias": 100, "fc2.weight": 890, "fc2.bias": 10}
@@ -37,9 +38,9 @@ def cohort(t: int) -> Vector:
     return np.flatnonzero(rng.random(80) < 0.25)
 
 
-def claim(audit: cm.OneShot) -> cm.Theory:
+def claim(audit: cm.OneShot) -> cm.Claim:
     """Return what the accountant says."""
-    return audit.theory(noise_multiplier=NOISE, delta=1e-5)
+    return Claim(noise_multiplier=NOISE, delta=1e-5)
 
 
 def trained(
@@ -47,8 +48,8 @@ def trained(
     noise: Callable[[int], Vector] = noise,
     clip: Callable[[Vector], Vector] = clip,
     cohort: Callable[[int], Vector] | None = None,
-    claim: Callable[[cm.OneShot], cm.Theory] = claim,
-) -> cm.AuditResult:
+    claim: Callable[[cm.OneShot], cm.Claim] = claim,
+) -> cm.Result:
     """Train with canaries, and return what they and the checks show.
 
     Args:
@@ -71,7 +72,7 @@ def trained(
         updates = [*rng.normal(0, 0.1, (clients, DIM)), *planted.each(norm=10 * CLIP)]  # canaries are too long, too
         average = (sum(map(clip, updates)) + noise(t)) / len(updates)
         audit.observe(cm.Release(round=t, kind="update", vector=average.astype(np.float32), divisor=len(updates)))
-    return audit.result(theory=claim(audit))
+    return audit.result(claim=claim(audit))
 
 
 def half_the_noise(t: int) -> Vector:
@@ -102,8 +103,8 @@ def always_the_same_clients(t: int) -> Vector:
     return np.arange(20)
 
 
-def accounts_for_a_quarter_of_the_rounds(audit: cm.OneShot) -> cm.Theory:
-    return cm.theory(noise_multiplier=NOISE, sampling=cm.EveryRound(), rounds=ROUNDS // 4, delta=1e-5)
+def accounts_for_a_quarter_of_the_rounds(audit: cm.OneShot) -> cm.Claim:
+    return cm.Claim(noise_multiplier=NOISE, sampling=cm.EveryRound(), rounds=ROUNDS // 4, delta=1e-5)
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Bug:
         """A name for files."""
         return self.code.__name__.replace("_", "-")
 
-    def audited(self) -> cm.AuditResult:
+    def audited(self) -> cm.Result:
         """Train with the bug. All runs start from the same random numbers."""
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
         return trained(**{self.part: self.code, **self.correct})
@@ -211,7 +212,7 @@ def page(directory: Path) -> dict[str, str]:
     return {"bugs.md": "\n\n".join(blocks) + "\n", **files}
 
 
-def _described(bug: Bug, result: cm.AuditResult) -> str:
+def _described(bug: Bug, result: cm.Result) -> str:
     """Return the section of a bug: its story and source, what coalmine prints, picture and report."""
     return "\n\n".join(
         [
@@ -225,7 +226,7 @@ def _described(bug: Bug, result: cm.AuditResult) -> str:
     )
 
 
-def _svg(result: cm.AuditResult) -> str:
+def _svg(result: cm.Result) -> str:
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(result.plot().to_dict())

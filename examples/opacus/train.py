@@ -22,7 +22,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine import AuditResult  # audit
+from coalmine import Result  # audit
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
 from coalmine.results.files import save  # audit
 from coalmine.simulation.data import load
@@ -81,13 +81,13 @@ def sample_canaries(
     return SampleCanaries.crafted(model, images, labels, classes=10, clip_norm=CLIP, count=100, seed=seed)
 
 
-def report(results: list[AuditResult], opacus_epsilon: float, accuracy: float) -> None:
+def report(results: list[Result], opacus_epsilon: float, accuracy: float) -> None:
     """Print a row per adversary, and what to be careful with."""
     own_epsilon = results[0].metrics["own_epsilon"]
     print(f"accuracy {accuracy:.3f}, ε = {opacus_epsilon:.3f} by Opacus, {own_epsilon:.3f} by coalmine")
     print(f"\n{'':<24}{'claimed':>9}{'at least':>10}{'estimate':>10}  verdict")
     for result in results:
-        figures = (result.theory.epsilon, result.bound.epsilon, result["gaussian-shift"].epsilon)
+        figures = (result.claim.epsilon, result.bound.epsilon, result["gaussian-shift"].epsilon)
         row = "".join(f"{figure:>{width}.3f}" for figure, width in zip(figures, (9, 10, 10), strict=True))
         print(f"{f'{result.method} {result.view}':<24}{row}  {result.verdict}")
     for result in results:

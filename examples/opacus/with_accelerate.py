@@ -16,13 +16,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine import AuditResult
+from coalmine import Result
 from coalmine.integrations.opacus import audit_opacus
 
 EPOCHS, DELTA = 2, 1e-5
 
 
-def audited_training(seed: int = 0) -> list[AuditResult]:
+def audited_training(seed: int = 0) -> list[Result]:
     """Train with DP-SGD on the digits, on the device that accelerate finds, and return the results."""
     torch.manual_seed(seed)
     images, labels = load_digits(return_X_y=True)

@@ -32,7 +32,8 @@ from pfl.stats import MappedVectorStatistics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coalmine import AuditResult, OneShot, Release
+from coalmine import OneShot, Release, Result
+from coalmine.claims import Claim
 from coalmine.simulation.data import load
 
 USERS, ROUNDS, CLIP, NOISE, LENGTH = 40, 10, 0.5, 3.0, 5.0
@@ -100,7 +101,7 @@ class Network(nn.Module):
         return {"accuracy": Weighted(int((self.layers(inputs).argmax(1) == targets).sum()), len(inputs))}
 
 
-def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> AuditResult:
+def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> Result:
     """Train with pfl as usual, except for two more postprocessors."""
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -133,7 +134,7 @@ def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: in
         NNTrainHyperParams(local_batch_size=None, local_num_epochs=1, local_learning_rate=0.5),
         send_metrics_to_platform=False,
     )
-    return audit.result(theory=audit.theory(noise_multiplier=NOISE, delta=1e-5))
+    return audit.result(claim=Claim(noise_multiplier=NOISE, delta=1e-5))
 
 
 def partitions() -> list[tuple[Tensor, Tensor]]:

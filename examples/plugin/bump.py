@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 import coalmine as cm
-from coalmine import Audit, AuditResult, Contribution, Scores, View, estimate
+from coalmine import Audit, Contribution, Result, Scores, View, estimate
 from coalmine.config import Settings
 from coalmine.methods.job import Job
 from coalmine.methods.registry import Method
@@ -60,12 +60,12 @@ class BumpJob(Job):
         return [self.audit]
 
     def results(self, trained, metrics):
-        theory = None
+        claim = None
         if trained.private:  # what one round guarantees a client who is known to take part
             noise_multiplier = trained.mechanism.noise_multiplier
-            theory = cm.theory(noise_multiplier=noise_multiplier, sampling=cm.EveryRound(), rounds=1, delta=1e-5)
+            claim = cm.Claim(noise_multiplier=noise_multiplier, sampling=cm.EveryRound(), rounds=1, delta=1e-5)
         sides = self.audit.scores[self.audit.present], self.audit.scores[~self.audit.present]
-        result = AuditResult(
+        result = Result(
             method="bump",
             view="updates",
             unit=ROUND,
@@ -75,7 +75,7 @@ class BumpJob(Job):
             seed=self.context.settings.seed,
             estimates=estimate(*sides, design="coin-flips"),
             scores=Scores(*sides),
-            theory=theory,
+            claim=claim,
             metrics=metrics,
             config=self.context.config,
         )

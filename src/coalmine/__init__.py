@@ -12,27 +12,23 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coalmine.accounting import AtMost as AtMost
-    from coalmine.accounting import EveryRound as EveryRound
-    from coalmine.accounting import FixedSize as FixedSize
-    from coalmine.accounting import OncePerEpoch as OncePerEpoch
-    from coalmine.accounting import Poisson as Poisson
-    from coalmine.accounting import Theory as Theory
-    from coalmine.accounting import noise_for as noise_for
-    from coalmine.accounting import theory as theory
+    from coalmine.claims import AtMost as AtMost
+    from coalmine.claims import Claim as Claim
+    from coalmine.claims import Epochs as Epochs
+    from coalmine.claims import EveryRound as EveryRound
+    from coalmine.claims import FixedSize as FixedSize
+    from coalmine.claims import Last as Last
+    from coalmine.claims import Observed as Observed
+    from coalmine.claims import Poisson as Poisson
+    from coalmine.claims import Sampling as Sampling
+    from coalmine.claims import Scheduled as Scheduled
+    from coalmine.claims import noise_for as noise_for
     from coalmine.errors import InputError as InputError
     from coalmine.methods.canife.audit import Canife as Canife
     from coalmine.methods.canife.result import CanifeResult as CanifeResult
-    from coalmine.methods.ldp.audit import LDPAudit as LDPAudit
+    from coalmine.methods.ldp.audit import Ldp as Ldp
     from coalmine.methods.mechanism.audit import audit_mechanism as audit_mechanism
     from coalmine.methods.one_shot.audit import OneShot as OneShot
-    from coalmine.methods.one_shot.participation import EpochParticipation as EpochParticipation
-    from coalmine.methods.one_shot.participation import FixedShareParticipation as FixedShareParticipation
-    from coalmine.methods.one_shot.participation import LastRoundsParticipation as LastRoundsParticipation
-    from coalmine.methods.one_shot.participation import ObservedParticipation as ObservedParticipation
-    from coalmine.methods.one_shot.participation import Participation as Participation
-    from coalmine.methods.one_shot.participation import PoissonParticipation as PoissonParticipation
-    from coalmine.methods.one_shot.participation import ScheduledParticipation as ScheduledParticipation
     from coalmine.methods.one_shot.planning import Plan as Plan
     from coalmine.methods.one_shot.planning import plan as plan
     from coalmine.methods.samples.audit import Samples as Samples
@@ -49,7 +45,7 @@ if TYPE_CHECKING:
     from coalmine.replaying.result import Replay as Replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
-    from coalmine.results.result import AuditResult as AuditResult
+    from coalmine.results.result import Result as Result
     from coalmine.results.saved import load as load
     from coalmine.results.showing import Results as Results
     from coalmine.runs.comparison import compare as compare
@@ -66,31 +62,25 @@ __version__ = "0.1.0"
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "coalmine.accounting": (
+        "coalmine.claims": (
             "AtMost",
+            "Claim",
+            "Epochs",
             "EveryRound",
             "FixedSize",
-            "OncePerEpoch",
+            "Last",
+            "Observed",
             "Poisson",
-            "Theory",
+            "Sampling",
+            "Scheduled",
             "noise_for",
-            "theory",
         ),
         "coalmine.errors": ("InputError",),
         "coalmine.methods.canife.audit": ("Canife",),
         "coalmine.methods.canife.result": ("CanifeResult",),
-        "coalmine.methods.ldp.audit": ("LDPAudit",),
+        "coalmine.methods.ldp.audit": ("Ldp",),
         "coalmine.methods.mechanism.audit": ("audit_mechanism",),
         "coalmine.methods.one_shot.audit": ("OneShot",),
-        "coalmine.methods.one_shot.participation": (
-            "EpochParticipation",
-            "FixedShareParticipation",
-            "LastRoundsParticipation",
-            "ObservedParticipation",
-            "Participation",
-            "PoissonParticipation",
-            "ScheduledParticipation",
-        ),
         "coalmine.methods.one_shot.planning": ("Plan", "plan"),
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
@@ -109,7 +99,7 @@ __getattr__, __all__ = lazy_names(
         "coalmine.replaying.result": ("Replay",),
         "coalmine.replaying.api": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
-        "coalmine.results.result": ("AuditResult",),
+        "coalmine.results.result": ("Result",),
         "coalmine.results.saved": ("load",),
         "coalmine.results.showing": ("Results",),
         "coalmine.runs.comparison": ("compare",),
@@ -123,7 +113,7 @@ __getattr__, __all__ = lazy_names(
             "estimate",
         ),
     },
-    ("accounting", "methods", "protocol", "replaying", "results", "runs", "simulation", "stats", "testing"),
+    ("claims", "methods", "protocol", "replaying", "results", "runs", "simulation", "stats", "testing"),
 )
 
 

@@ -19,10 +19,9 @@ from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.vectors import AnyVector, flat, norm
 
 if TYPE_CHECKING:
-    from coalmine.accounting.claims import TrainingClaim
-    from coalmine.accounting.sampling import Sampling
+    from coalmine.claims import Claim, Sampling
     from coalmine.results.finding import Finding
-    from coalmine.results.result import AuditResult
+    from coalmine.results.result import Result
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_audits", "checked_contribution"]
 
@@ -159,6 +158,9 @@ class Audit:
     family: str | None = None
     """Distribution of the updates that the audit inserts, such as ``"gaussian"``; None if it inserts none."""
 
+    members_participation: Sampling | None = None
+    """How clients take part in fact, where a training knows that it may differ from what its claim assumes."""
+
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
 
@@ -229,7 +231,7 @@ class Audit:
         if sorted(seats) != due:
             raise InputError(
                 f"{len(seats)} of the {len(due)} canaries due in round {round} were sampled: sample all of them (in "
-                "Flower, fraction_train=1.0), or set participation to ObservedParticipation(...)"
+                "Flower, fraction_train=1.0), or set participation to Observed(...)"
             )
 
     def skip(self, round: int, trial: int | None = None) -> None:
@@ -257,9 +259,23 @@ class Audit:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
 
-    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result compared with the part of a training's claim that applies to these canaries."""
-        raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
+    def result(
+        self,
+        *,
+        claim: Claim | None = None,
+        delta: float | None = None,
+        confidence: float = 0.95,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Result:
+        """Return the evidence about ε after the training, beside what the training claims.
+
+        Args:
+            claim: What the training claims. The audit compares its canaries with what that promises to them.
+            delta: The δ at which ε is stated: that of ``claim`` by default, else 1e-5.
+            confidence: Confidence of bounds and intervals.
+            metrics: Numbers to keep with ε, such as the model's accuracy.
+        """
+        raise InputError(f"{type(self).__name__} has no result: define result")
 
     def live(self) -> str | None:
         """Return a few words for the progress bar, or None."""

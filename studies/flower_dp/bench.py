@@ -74,7 +74,7 @@ class Setting:
 
 def audit_training(
     setting: Setting, strategy: Strategy, *, rounds: int, canaries: int, delta: float, confidence: float, seed: int = 0
-) -> cm.AuditResult:
+) -> cm.Result:
     """Audit a whole training, with random canaries in every round and an adversary who sees every round."""
     audit = cm.OneShot(
         dim=Layout.of(setting.record()).dim,
@@ -100,7 +100,7 @@ def audit_round(
     delta: float,
     confidence: float,
     seed: int = 0,
-) -> cm.AuditResult:
+) -> cm.Result:
     """Audit the first round by repeating it; a coin decides each time whether the given canary takes part."""
     audit = cm.Canife(canaries=GivenUpdates(canary), rounds=1, every=1, trials=trials, seed=seed)
     grid = _canary_grid(setting, audit, strategy)

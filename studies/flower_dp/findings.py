@@ -18,8 +18,8 @@ from flwr.supercore.privacy_accounting import (
 )
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
-from coalmine import AuditResult
-from coalmine.accounting import round_epsilon
+from coalmine import Result
+from coalmine.claims import round_epsilon
 
 CONFIDENCE, DELTA, LARGE_DELTA = 0.999, 1e-5, 0.05
 ROUND_NOISE = 3.0
@@ -139,7 +139,7 @@ def repeated_round(
     return finding_of(path, result, claimed_epsilon(noise, 1, DELTA), accountant, remark)
 
 
-def finding_of(path: str, result: AuditResult, claimed: float, accountant: str, remark: str) -> Finding:
+def finding_of(path: str, result: Result, claimed: float, accountant: str, remark: str) -> Finding:
     """Return a result as a finding."""
     assert result.bound is not None
     estimate = next((e.epsilon for e in result.estimates if e.method == "gaussian-shift"), None)

@@ -34,7 +34,7 @@ def test_several_views_come_from_one_training_as_json(run):
         ("final", "cosine"), ("updates", "likelihood-ratio"), ("every:2", "max"),
     ]  # fmt: skip
     assert len({r["metrics"]["accuracy"] for r in found}) == 1
-    assert all(r["theory"]["sampling"] == "poisson:0.5" for r in found)
+    assert all(r["claim"]["sampling"] == "poisson:0.5" for r in found)
     assert all(r["estimates"][0]["valid"] for r in found)
 
 
@@ -74,7 +74,7 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
     )  # fmt: skip
     (found,) = json.loads(out)["results"]
     assert code == 0
-    assert (found["theory"], found["verdict"]) == (None, "no claim")
+    assert (found["claim"], found["verdict"]) == (None, "no claim")
     assert found["estimates"][0]["epsilon"] > 20
 
 
@@ -153,7 +153,7 @@ def test_one_application_of_a_mechanism(run, tmp_path):
     )
     (found,) = json.loads(out)["results"]
     assert (code, found["unit"]) == (0, "one user, one application of the mechanism")
-    assert found["theory"]["epsilon"] == pytest.approx(4.377, abs=0.01)
+    assert found["claim"]["epsilon"] == pytest.approx(4.377, abs=0.01)
     assert next(e for e in found["estimates"] if e["method"] == "gaussian-shift")["epsilon"] == pytest.approx(
         4.4, abs=1
     )

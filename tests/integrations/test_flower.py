@@ -21,7 +21,8 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
-from coalmine import Canife, ObservedParticipation, OneShot
+from coalmine import Canife, OneShot
+from coalmine.claims import Claim, Observed
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -155,9 +156,9 @@ def test_accounted_mode_works_with_two_views():
     train(strategy, [audit, final])
     spent = strategy.privacy_spent()
     assert spent.num_releases == ROUNDS
-    assert audit.theory(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
+    assert audit.claim(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
     for seen in (audit, final):
-        result = seen.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+        result = seen.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
         assert not result.refuted
         assert [w for w in result.warnings if "too few" not in w] == []
 
@@ -188,7 +189,7 @@ def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
     local = LocalGrid(client_app(), nodes=CLIENTS)
     ids = [1, 2**63 - 1, 2**63, 2**64 - 100]
     monkeypatch.setattr(local, "_contexts", dict(zip(ids, local._contexts.values(), strict=True)))
-    audits = [one_shot(), one_shot(participation=ObservedParticipation(size=16, population=16), seed=3)]
+    audits = [one_shot(), one_shot(participation=Observed(size=16, population=16), seed=3)]
     grid = CanaryGrid(local, audits, clip_norm=CLIP)
     strategy = server_side(CLIENTS + 24)
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=ROUNDS, evaluate_fn=grid.recorder())
@@ -197,13 +198,13 @@ def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
 
 @pytest.mark.slow
 def test_observed_participation_is_accounted_as_sampling_without_replacement():
-    audit = one_shot(participation=ObservedParticipation(size=8, population=CLIENTS + 12))
+    audit = one_shot(participation=Observed(size=8, population=CLIENTS + 12))
     strategy = server_side(8, noise=2.0, inner=FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
     train(strategy, audit)
     sampled = [len(audit.participation.present(12, ROUNDS, 0, t)) for t in range(ROUNDS)]
     assert all(0 < count <= 8 for count in sampled)
     assert str(audit.sampling) == "fixed:8/16"
-    warnings = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings
+    warnings = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).warnings
     assert [w for w in warnings if "too few" not in w] == []
 
 
@@ -392,7 +393,7 @@ def test_parameters_are_matched_by_name_in_any_order():
 
 
 def test_the_share_that_was_sampled_is_accounted():
-    audit = one_shot(participation=ObservedParticipation(2, 1000))
+    audit = one_shot(participation=Observed(2, 1000))
     train(FedAvg(fraction_evaluate=0.0), audit)
     assert str(audit.sampling) == f"fixed:{CLIENTS + 12}/{CLIENTS + 12}"
     assert any("declared 2 of 1000" in note for note in audit.notes)

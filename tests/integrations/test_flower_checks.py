@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import (
 )
 
 from coalmine import OneShot
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
 from coalmine.integrations.flower.strategy_checks import StrategyChecks
 
@@ -75,7 +75,7 @@ def audited(
     random.seed(0)
     np.random.seed(0)
     strategy.start(grid=grid, initial_arrays=first, num_rounds=grid.rounds, evaluate_fn=grid.recorder())
-    return audit.result(theory=claim or claimed(20.0, 1e-5))
+    return audit.result(claim=claim or Claim(epsilon=20.0, delta=1e-5))
 
 
 # False-alarm probability of each: 1e-3. One seed.

@@ -97,4 +97,4 @@ def test_the_example_runs_in_the_simulator(tmp_path, monkeypatch):
     runpy.run_path(str(EXAMPLE / "job.py"))["simulate"](out=str(tmp_path / "run"), rounds=2, canaries=9, clients=2)
     (result,) = load(tmp_path / "run")
     assert str(result.verdict) == "not refuted"
-    assert result.theory.rounds == 2
+    assert result.claim.rounds == 2

@@ -13,8 +13,7 @@ opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip inst
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer
 
 from coalmine import Canife, OneShot
-from coalmine.accounting import scheduled_epsilon, theory
-from coalmine.accounting.sampling import EveryRound, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson, scheduled_epsilon
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries, steps
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -127,7 +126,7 @@ def test_a_correct_training_is_not_refuted_and_one_with_a_bug_is(kind, refuted):
     for result in audit.results(delta=1e-5):
         assert result.refuted is refuted
         assert result.bound.method == "exact-null"
-        assert (result.theory.sampling, result.theory.rounds) == ("every-round", 2 * BATCHES)
+        assert (result.claim.sampling, result.claim.rounds) == ("every-round", 2 * BATCHES)
 
 
 class NoNoiseOnOneBias(DPOptimizer):
@@ -212,13 +211,13 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     audit = private.audit(BATCHES, canaries=50, participation=None)
     private.train()
     updates, final = audit.results(delta=1e-5)
-    expected = theory(noise_multiplier=NOISE, sampling=Poisson(1 / BATCHES), rounds=BATCHES, delta=1e-5).epsilon
-    assert updates.theory == final.theory
-    assert updates.theory.epsilon == private.engine.get_epsilon(1e-5)
-    assert updates.theory.accountant == "opacus-prv"
-    assert updates.theory.sampling == f"poisson:{1 / BATCHES}"
+    expected = Claim(noise_multiplier=NOISE, sampling=Poisson(1 / BATCHES), rounds=BATCHES, delta=1e-5).epsilon
+    assert updates.claim == final.claim
+    assert updates.claim.epsilon == private.engine.get_epsilon(1e-5)
+    assert updates.claim.accountant == "opacus-prv"
+    assert updates.claim.sampling == f"poisson:{1 / BATCHES}"
     assert updates.metrics["own_epsilon"] == pytest.approx(expected)
-    assert updates.theory.epsilon == pytest.approx(expected, abs=0.03)
+    assert updates.claim.epsilon == pytest.approx(expected, abs=0.03)
     assert not [warning for warning in updates.warnings if "too few to check" not in warning]
     assert updates.unit == EXAMPLE
     assert "note" not in updates.details
@@ -229,7 +228,7 @@ def test_a_note_tells_the_claim_for_canaries_from_that_of_opacus():
     audit = private.audit(BATCHES, canaries=50, views=["updates"])
     private.train()
     (result,) = audit.results(delta=1e-5)
-    reported, claimed = result.metrics["opacus_epsilon"], result.theory.epsilon
+    reported, claimed = result.metrics["opacus_epsilon"], result.claim.epsilon
     assert f"Opacus reports ε = {reported:.4g}" in result.details["note"]
     assert f"every step, so their claim is ε = {claimed:.4g}" in result.details["note"]
     assert str(result).endswith(result.details["note"])
@@ -241,8 +240,8 @@ def test_long_trainings_have_canaries_in_their_last_steps_only():
     audit = private.audit(4 * BATCHES, canaries=10, views=["updates"])
     private.train(4)
     (result,) = audit.results(delta=1e-5)
-    expected = theory(noise_multiplier=NOISE, sampling=EveryRound(), rounds=25, delta=1e-5)
-    assert result.theory.epsilon == pytest.approx(expected.epsilon)
+    expected = Claim(noise_multiplier=NOISE, sampling=EveryRound(), rounds=25, delta=1e-5)
+    assert result.claim.epsilon == pytest.approx(expected.epsilon)
     assert f"takes part in 25 known steps, so their claim is ε = {expected.epsilon:.4g}" in result.details["note"]
 
 
@@ -259,8 +258,8 @@ def test_a_shuffling_loader_gives_a_warning_and_is_accounted_without_amplificati
     private.train(2)
     result = audit.results(delta=1e-5)[0]
     assert any("what is proved is ε" in w and "at-most:2" in w for w in result.warnings)
-    assert result.metrics["own_epsilon"] > result.theory.epsilon == private.engine.get_epsilon(1e-5)
-    assert result.config["participation"] == "EpochParticipation(epochs=2)"
+    assert result.metrics["own_epsilon"] > result.claim.epsilon == private.engine.get_epsilon(1e-5)
+    assert result.config["participation"] == "Epochs(epochs=2)"
 
 
 def test_changing_noise_is_composed():
@@ -271,8 +270,8 @@ def test_changing_noise_is_composed():
         private.step(*batch)
     (result,) = audit.results(delta=1e-5)
     accountants = scheduled_epsilon([(4.0, 4), (8.0, 4)], sampling=EveryRound(), delta=1e-5)
-    assert result.theory.epsilon == pytest.approx(accountants, rel=1e-3)  # pld rounds up, the closed form does not
-    assert result.theory.noise_multiplier is None
+    assert result.claim.epsilon == pytest.approx(accountants, rel=1e-3)  # pld rounds up, the closed form does not
+    assert result.claim.noise_multiplier is None
 
 
 def test_per_layer_clipping_rescales_canaries():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.integrations.tracking import MLflow, TensorBoard, WeightsAndBiases, backends, log_run, tracker
 from gate_runs import directory, result
@@ -27,7 +28,7 @@ def audited(tracked):
         audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
         tracked.watch(audit, t)
         live.append(audit.figures()[f"{PREFIX}/epsilon_estimate"])
-    found = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+    found = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     tracked.log(found, title="A small loop", settings={"clip norm": "1.0"})
     return found, live
 
@@ -70,7 +71,7 @@ def test_mlflow_has_every_round_the_results_and_the_report(mlflow, tmp_path):
     assert [(metric.step, metric.value) for metric in history] == list(enumerate(live))
     metrics = stored.data.metrics
     assert metrics[f"{PREFIX}/lower_bound"] == found.bound.epsilon
-    assert metrics[f"{PREFIX}/claimed_epsilon"] == found.theory.epsilon
+    assert metrics[f"{PREFIX}/claimed_epsilon"] == found.claim.epsilon
     assert stored.data.tags["verdict"] == found.verdict.value
     assert stored.data.params["clip norm"] == "1.0"
     assert stored.data.params.keys() >= {"one-shot.canaries", "one-shot.clip_norm", "one-shot.claim.noise_multiplier"}

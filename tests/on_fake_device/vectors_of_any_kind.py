@@ -11,6 +11,7 @@ from scipy.linalg import hadamard as sylvester
 from torch import nn
 
 from coalmine import OneShot, Release, vectors
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
@@ -119,8 +120,8 @@ def test_a_loop_on_a_device_has_the_scores_of_a_loop_in_numpy(view):
     there = audited(network().to(FAKE), lambda x: torch.tensor(x, device=FAKE), **options)
     for ours, theirs in zip(plain.scores(), there.scores(), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=2e-6)
-    claim = plain.theory(noise_multiplier=0.5, delta=1e-5)
-    one, other = plain.result(theory=claim), there.result(theory=claim)
+    claim = Claim(noise_multiplier=0.5, delta=1e-5)
+    one, other = plain.result(claim=claim), there.result(claim=claim)
     assert one.verdict == other.verdict
     assert (one.checks, [f.check for f in one.findings]) == (other.checks, [f.check for f in other.findings])
     resumed = OneShot(dim=network().to(FAKE), rounds=3, canaries=40, participation="every-round", seed=1, **options)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
-from coalmine.accounting import Poisson, theory
+from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.report.model_card import UNKNOWN, model_card
 from coalmine.results.saved import SavedRun, read_run_directory
@@ -39,9 +39,9 @@ def rows(text):
 
 def ours(**more):
     """A result with the claim of a Gaussian mechanism."""
-    claim = theory(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=40, delta=1e-5)
+    claim = Claim(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=40, delta=1e-5)
     tested = result(bound=0.9 * claim.epsilon, claim=None, training="training", **more)
-    return replace(tested, theory=claim)
+    return replace(tested, claim=claim)
 
 
 def test_every_field_is_there_and_known_ones_are_filled():
@@ -116,7 +116,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
         audit.observe(
             Release(round=t, kind="update", vector=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
         )
-    outcome = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+    outcome = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     facts = {"data": "ward notes", "users": 4000, "utility": "accuracy 0.93", "use": "triage", "auditor": "Ann Lee"}
     outcome.save(tmp_path / "run", facts=facts)
     jsonschema.validate(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.drawing import html
 from coalmine.drawing.charts import Figure
 from coalmine.drawing.pictures import png_uri
@@ -286,7 +286,7 @@ def test_infinite_and_missing_numbers_can_be_reported(tmp_path, method):
     path = tmp_path / "result.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     for one in content["results"]:
-        one["theory"] = None if one["theory"] is None else one["theory"] | {"epsilon": "inf"}
+        one["claim"] = None if one["claim"] is None else one["claim"] | {"epsilon": "inf"}
         one["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in one["estimates"]]
     content["trainings"]["training"] |= {"history": [], "metrics": {}}
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -401,7 +401,7 @@ def test_the_box_says_what_epsilon_means_in_odds(page):
 def test_odds_without_a_bound_are_those_of_the_claim():
     assert "up to 7.39 times" in odds(_group(result(bound=0.0, claim=2.0)))
     assert odds(_group(result(bound=0.0, claim=None))) == ""
-    assert odds(_group(replace(result(bound=0.0), theory=claimed(math.inf, 1e-5), claim_test=None))) == ""
+    assert odds(_group(replace(result(bound=0.0), claim=Claim(epsilon=math.inf, delta=1e-5), claim_test=None))) == ""
 
 
 def test_a_group_of_several_claims_shows_their_range_beside_the_strongest_results_own():

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coalmine import Poisson
-from coalmine.accounting import theory
+from coalmine.claims import Claim, Poisson
 from coalmine.drawing.charts import COLORS
 from coalmine.report.first_screen import first_page
 from coalmine.report.notebook import as_html
@@ -166,8 +165,8 @@ def test_long_lists_are_cut_and_link_to_all():
 
 def claim_and_test(verdict, **more):
     """A test of a claim about noise, and the claim: ε = 3.96 by half the clients in each of ten rounds."""
-    claim = theory(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=10, delta=1e-5)
-    return {"theory": claim, "claim_test": ClaimTest(verdict=verdict, confidence=0.95, theory=claim, **more)}
+    claim = Claim(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=10, delta=1e-5)
+    return {"claim": claim, "claim_test": ClaimTest(verdict=verdict, confidence=0.95, claim=claim, **more)}
 
 
 def with_test(test, **more):
@@ -176,7 +175,7 @@ def with_test(test, **more):
 
 def test_a_refutation_with_a_bound_below_the_claim_says_why_and_which_epsilon_the_noise_means():
     outcome = with_test(claim_and_test(Verdict.REFUTED, p_value=1e-6, noise_at_most=0.5, noise_estimate=0.45))
-    half = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=10, delta=1e-5).epsilon
+    half = Claim(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=10, delta=1e-5).epsilon
     page = text(first_page(run_of(outcome)))
     assert "although the lower bound is below it" in page
     assert outcome.claim_test.epsilon_in_effect == pytest.approx(half, rel=2e-3)
@@ -291,7 +290,7 @@ def test_the_contrast_ratio_is_that_of_the_standard():
 def test_text_has_enough_contrast(scheme):
     names = re.findall(r":root\{[^}]*?--wash[^}]*\}", _style())[scheme]
     colors = {name: pair[scheme] for name, pair in COLORS.items()} | dict(re.findall(r"--([a-z-]+):(#\w{6})\b", names))
-    on_paper = ("ink", "muted", "theory", "bound", "estimate", "inserted", "refuted", "accent")
+    on_paper = ("ink", "muted", "claim", "bound", "estimate", "inserted", "refuted", "accent")
     pairs = [(name, "paper") for name in on_paper]
     pairs += [("ink", "wash"), ("ink", "warn"), ("ink", "refuted-wash"), ("refuted", "refuted-wash")]
     ratios = {pair: round(contrast(*(colors[name] for name in pair)), 2) for pair in pairs}

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from coalmine.accounting import EveryRound, claimed, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest, _estimate_exceeds
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import USER
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, Scores
 
 
 def result(estimates, **more):
-    return AuditResult(
+    return Result(
         method="one-shot",
         view="final",
         unit=USER,
@@ -28,7 +28,7 @@ def result(estimates, **more):
 
 def from_scores(members, nonmembers):
     evidence = canary_evidence(
-        members, nonmembers, null=None, signs=False, design="fixed", delta=1e-5, confidence=0.95, theory=None
+        members, nonmembers, null=None, signs=False, design="fixed", delta=1e-5, confidence=0.95, claim=None
     )
     return result(evidence.estimates, scores=evidence.scores)
 
@@ -41,7 +41,7 @@ def test_few_scores_have_no_best_guess():
     assert "too few scores for a best guess" in few.summary
     assert words.kind(few["gaussian-shift"]) == "estimate, too few scores"
     assert many.best_guess.method == "gaussian-shift"
-    assert AuditResult.from_dict(few.to_dict()).best_guess is None
+    assert Result.from_dict(few.to_dict()).best_guess is None
 
 
 def test_normality_of_few_scores_cannot_be_checked():
@@ -63,11 +63,11 @@ def test_an_estimate_below_the_bound_is_not_shown():
 
 
 def test_a_suspicious_verdict_without_a_best_guess_does_not_say_that_nothing_was_found():
-    text = words.claim_sentence(claimed(1.0, 1e-5), ClaimTest(verdict=Verdict.SUSPICIOUS), None)
+    text = words.claim_sentence(Claim(epsilon=1.0, delta=1e-5), ClaimTest(verdict=Verdict.SUSPICIOUS), None)
     assert text.startswith("Suspicious")
 
 
-GAUSSIAN = theory(noise_multiplier=0.4, sampling=EveryRound(), rounds=1, delta=1e-5)
+GAUSSIAN = Claim(noise_multiplier=0.4, sampling=EveryRound(), rounds=1, delta=1e-5)
 
 
 @pytest.mark.parametrize("n", [10, 20, 100])
@@ -84,7 +84,7 @@ def test_a_true_gaussian_claim_is_rarely_suspicious(n):
 def test_laplace_noise_does_not_make_its_true_claim_suspicious(n):
     # Sensitivity 1 and scale 1/4 are (4, 0)-DP; as if normal they would have ε = 15. Up to 79 scores never, then at
     # most 8%; 300 audits and 3.1 standard errors.
-    rng, claim = np.random.default_rng(n), claimed(4.0, 1e-5)
+    rng, claim = np.random.default_rng(n), Claim(epsilon=4.0, delta=1e-5)
     suspicious = sum(
         _estimate_exceeds(Scores(1 + rng.laplace(0, 0.25, n), rng.laplace(0, 0.25, n)), claim, 0.95, 1)
         for _ in range(300)

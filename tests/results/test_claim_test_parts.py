@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.accounting import EveryRound, claimed, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.methods.estimates import (
     bounds_per_copy,
     canary_evidence,
@@ -36,7 +36,7 @@ from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
-CLAIM = theory(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP
+CLAIM = Claim(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP
 SHARES = 1.03 ** np.arange(-130, 81)
 
 
@@ -104,7 +104,7 @@ def test_nothing_separates_scores_if_the_claim_allows_nothing():
         standard_error=0.0,
         power=lambda claim, truth, alpha, factor: truths.append(truth) or 0.1,
     )
-    assert _Evidence(tests, claimed(0.0, 0.0), 0.05, 1)._power(-20) == 0.1
+    assert _Evidence(tests, Claim(epsilon=0.0, delta=0.0), 0.05, 1)._power(-20) == 0.1
     assert truths == [GaussianDP(0.0)]
 
 
@@ -184,13 +184,13 @@ def test_estimates_count_if_the_scores_are_normal_and_the_claim_has_a_delta():
     scores = Scores(rng.normal(6, 1, 80), rng.normal(0, 1, 80))
     assert _estimate_exceeds(scores, CLAIM, 0.95, 1)
     assert not _estimate_exceeds(scores, CLAIM, 0.95, 2)
-    assert _estimate_exceeds(scores, claimed(2.0, 1e-5), 0.95, 1)
-    assert not _estimate_exceeds(scores, claimed(2.0, 0.0), 0.95, 1)
+    assert _estimate_exceeds(scores, Claim(epsilon=2.0, delta=1e-5), 0.95, 1)
+    assert not _estimate_exceeds(scores, Claim(epsilon=2.0, delta=0.0), 0.95, 1)
     few = Scores(scores.members[1:], scores.observed)
-    assert not _estimate_exceeds(few, claimed(2.0, 1e-5), 0.95, 1)
+    assert not _estimate_exceeds(few, Claim(epsilon=2.0, delta=1e-5), 0.95, 1)
     assert _estimate_exceeds(few, CLAIM, 0.95, 1)
     alike = Scores(scores.observed, scores.observed)
-    assert not _estimate_exceeds(alike, claimed(0.5, 1e-5), 0.95, 1)
+    assert not _estimate_exceeds(alike, Claim(epsilon=0.5, delta=1e-5), 0.95, 1)
     outliers = Scores(np.append(scores.members, 40.0), scores.observed)
     assert not _estimate_exceeds(outliers, CLAIM, 0.95, 1)
     assert not _estimate_exceeds(Scores(np.full(40, 9.0), np.zeros(40)), CLAIM, 0.95, 1)
@@ -210,7 +210,7 @@ def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_
     assert guesses != 20
     tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=guesses)
     expected = tests.p_value(GaussianDP(1.0))
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     test = check_claim(scores.members, scores.observed, claim, design="coin-flips", dependent=True)
     assert 0 < expected < 1
     assert test.noise_at_most == _Evidence(tests, claim, 0.05, 1).noise_at_most
@@ -219,7 +219,7 @@ def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_
 
 
 def test_infinite_claims_are_no_claims():
-    test = check_claim([1.0, 2.0], [0.0, 1.0], claimed(math.inf, 1e-5))
+    test = check_claim([1.0, 2.0], [0.0, 1.0], Claim(epsilon=math.inf, delta=1e-5))
     assert (test.verdict, test.p_value) == (Verdict.NO_CLAIM, None)
     assert not test.refuted
 
@@ -302,7 +302,7 @@ def test_a_bound_above_the_claim_is_suspicious_if_the_test_does_not_reject():
 
 def test_evidence_uses_the_null_distribution_where_it_is_known():
     members, nonmembers = sides()
-    options = {"design": "coin-flips", "delta": 1e-3, "confidence": 0.9, "theory": None}
+    options = {"design": "coin-flips", "delta": 1e-3, "confidence": 0.9, "claim": None}
     known = canary_evidence(members, nonmembers, null=NormalNull(), signs=False, **options)
     signs = canary_evidence(members, nonmembers, null=NormalNull(), signs=True, **options)
     unknown = canary_evidence(members, nonmembers, null=None, signs=False, **options)
@@ -335,7 +335,7 @@ def test_alarms_lead_and_weak_adversaries_do_not_matter_beside_strong_ones():
 def test_tests_and_findings_come_back_from_dictionaries():
     test = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.3, confidence=0.9, assumes="much", canaries_needed=70)
     assert test.to_dict()["verdict"] == "too weak"
-    assert "theory" not in test.to_dict()
+    assert "claim" not in test.to_dict()
     assert ClaimTest.from_dict(test.to_dict()) == test
     finding = Finding(check="weights", sentence="They differ.", refutes=False, p_value=1e-4, example="x = 1")
     assert Finding.from_dict(finding.to_dict()) == finding

@@ -7,7 +7,7 @@ import pytest
 from coalmine.report.page import report
 from coalmine.results.finding import Finding
 from coalmine.results.gate import judge
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import read_run_directory
 from coalmine.results.verdict import Verdict
 from coalmine.results.words import finding_sentences
@@ -39,7 +39,7 @@ def test_the_summary_names_the_bug_and_does_not_contradict_it():
 
 def test_findings_come_back_from_a_file():
     stored = checked(BUG, CAUTION)
-    again = AuditResult.from_dict(json.loads(json.dumps(stored.to_dict())))
+    again = Result.from_dict(json.loads(json.dumps(stored.to_dict())))
     assert list(again.findings) == [BUG, CAUTION]
     assert again.checks == ["fresh noise", "weights"]
     assert again.verdict is Verdict.REFUTED

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results import units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.gate import judge
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, estimate
 from gate_runs import directory, result
@@ -79,21 +79,21 @@ def test_an_estimate_wholly_above_the_claim_is_suspicious_and_one_that_covers_it
 def test_a_bound_at_a_smaller_delta_cannot_refute_a_claim():
     shown = result(bound=9.0, claim=8.0)
     assert shown.verdict is Verdict.REFUTED
-    looser = replace(shown, theory=claimed(8.0, 1e-2), claim_test=None)
+    looser = replace(shown, claim=Claim(epsilon=8.0, delta=1e-2), claim_test=None)
     assert looser.verdict is Verdict.NOT_REFUTED
     assert judge([looser]).failed is False
 
 
 def test_a_result_takes_no_test_of_another_claim():
     shown = result(bound=9.0, claim=8.0)
-    for other in (claimed(20.0, 1e-5), claimed(8.0, 1e-2), None):
+    for other in (Claim(epsilon=20.0, delta=1e-5), Claim(epsilon=8.0, delta=1e-2), None):
         with pytest.raises(InputError, match="ε = 8 at δ = 1e-05"):
-            replace(shown, theory=other)
-    assert replace(shown, theory=claimed(20.0, 1e-5), claim_test=None).verdict is Verdict.TOO_WEAK
-    again = AuditResult.from_dict(json.loads(json.dumps(shown.to_dict())))
+            replace(shown, claim=other)
+    assert replace(shown, claim=Claim(epsilon=20.0, delta=1e-5), claim_test=None).verdict is Verdict.TOO_WEAK
+    again = Result.from_dict(json.loads(json.dumps(shown.to_dict())))
     assert again.claim_test == shown.claim_test
     with pytest.raises(InputError, match="another claim"):
-        replace(again, theory=claimed(20.0, 1e-5))
+        replace(again, claim=Claim(epsilon=20.0, delta=1e-5))
 
 
 def test_a_bound_below_half_of_the_claim_is_too_weak():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.accounting import EveryRound, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import (
     ClaimTest,
     _estimate_exceeds,
@@ -153,7 +153,7 @@ def test_copies_are_tested_as_a_group():
 # Suspicion
 
 
-CLAIM = theory(noise_multiplier=2.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+CLAIM = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=1, delta=1e-3)
 
 
 @pytest.mark.parametrize(("shift", "suspicious"), [(0.5, False), (4.0, True)])
@@ -181,11 +181,11 @@ def test_each_side_is_standardized():
 
 
 def test_no_finite_claim_is_no_claim():
-    nothing = theory(noise_multiplier=0.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+    nothing = Claim(noise_multiplier=0.0, sampling=EveryRound(), rounds=1, delta=1e-3)
     test = check_claim(np.arange(5.0), np.arange(5.0), nothing)
-    assert test == ClaimTest(verdict=Verdict.NO_CLAIM, theory=nothing)
+    assert test == ClaimTest(verdict=Verdict.NO_CLAIM, claim=nothing)
     assert not test.refuted
-    assert ClaimTest.from_dict(test.to_dict()) == replace(test, theory=None)  # the result keeps the claim
+    assert ClaimTest.from_dict(test.to_dict()) == replace(test, claim=None)  # the result keeps the claim
 
 
 def test_alarms_lead_and_weak_adversaries_come_after_one_that_was_not():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from coalmine.accounting import EveryRound, claimed, compose_rounds, theory
+from coalmine.claims import Claim, EveryRound, compose_rounds
 from coalmine.results.claim_test import check_claim
 from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, even_ranks
@@ -14,7 +14,7 @@ from coalmine.stats.rank_tests import member_ranks
 from coalmine.stats.tradeoff import BetaPair, GaussianDP
 
 AUDITS, ALPHA = 1000, 0.05
-CLAIM = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)  # μ = 1
+CLAIM = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)  # μ = 1
 FOUR_ERRORS = 4 * math.sqrt(0.8 * 0.2 / AUDITS)
 
 
@@ -105,5 +105,5 @@ def test_the_interval_of_a_composed_estimate_covers_the_truth_at_least_as_often_
 
 
 def test_a_claim_of_one_point_needs_canaries_too():
-    weak = check_claim(normal_scores(5, 1.0), normal_scores(5, 0.0), claimed(2.0, 1e-5))
+    weak = check_claim(normal_scores(5, 1.0), normal_scores(5, 0.0), Claim(epsilon=2.0, delta=1e-5))
     assert weak.canaries_needed > 5

@@ -10,6 +10,7 @@ import pandas
 import pytest
 
 import coalmine as cm
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.report.plots import KINDS
 from coalmine.results.showing import Results
@@ -26,12 +27,12 @@ def result():
         planted = audit.plant(t, clip_norm=1.0)
         update = ((planted.total + rng.normal(0, 1.0, 2_000)) / planted.clients).astype(np.float32)
         audit.observe(cm.Release(round=t, kind="update", vector=update, divisor=planted.clients))
-    return audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+    return audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
 
 
 def plain(**fields):
     members, nonmembers = [3.1, 2.7, 3.5, 2.9, 3.3], [0.1, -0.4, 0.3, 0.0, 0.2]
-    return cm.AuditResult(
+    return cm.Result(
         **{
             "method": "mine|too",
             "view": "final",
@@ -55,7 +56,7 @@ def test_print_shows_the_verdict_three_numbers_and_the_bug(result):
     assert len(lines) == 6
     assert len(str(plain()).splitlines()) == 5
     assert len(repr(result)) < 120
-    assert repr(result).startswith("<AuditResult one-shot, updates: refuted, claimed ε ≤ ")
+    assert repr(result).startswith("<Result one-shot, updates: refuted, claimed ε ≤ ")
 
 
 def test_a_bound_is_not_said_to_exceed_its_ceiling(result):
@@ -85,7 +86,7 @@ def test_every_plot_can_be_written(result, kind, tmp_path):
 
 def test_plots_show_the_numbers_of_the_result(result):
     text = json.dumps(result.plot().to_dict())
-    for number in (result.bound.epsilon, result.theory.epsilon, result.best_guess.epsilon):
+    for number in (result.bound.epsilon, result.claim.epsilon, result.best_guess.epsilon):
         assert str(number) in text
     assert "var(--" not in text  # all colors are settled
     titles = [part["title"] for part in Results([result, plain()]).plot("roc").to_dict()["vconcat"]]
@@ -154,7 +155,7 @@ def test_a_data_frame_has_one_row_per_estimate(result):
     assert len(frame) == len(result.estimates) + len(plain().estimates)
     quoted = frame[frame.is_bound & (frame.method == "one-shot")].iloc[0]
     assert quoted.epsilon == result.bound.epsilon
-    assert quoted.claimed_epsilon == result.theory.epsilon
+    assert quoted.claimed_epsilon == result.claim.epsilon
     assert quoted.p_value == result.claim_test.p_value
     assert math.isnan(frame[frame.method == "mine|too"].claimed_epsilon.iloc[0])
     assert Results().to_dataframe().empty

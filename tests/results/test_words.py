@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence
 from coalmine.results import words
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import USER
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
@@ -34,11 +34,11 @@ def test_odds_are_numbers_that_people_can_picture(epsilon, odds):
 
 def result(members, claim=None):
     held_out = np.random.default_rng(0).normal(0, 1, 100)
-    theory = None if claim is None else claimed(claim, 1e-5)
+    claim = None if claim is None else Claim(epsilon=claim, delta=1e-5)
     evidence = canary_evidence(
-        members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95, theory=theory
+        members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95, claim=claim
     )
-    return AuditResult(
+    return Result(
         method="one-shot",
         view="final",
         unit=USER,
@@ -47,14 +47,14 @@ def result(members, claim=None):
         seed=0,
         estimates=evidence.estimates,
         scores=evidence.scores,
-        theory=theory,
+        claim=claim,
         claim_test=evidence.claim_test,
     )
 
 
 def by_bound(estimates, claim):
     """Return a result whose claim is tested by its bound alone."""
-    return AuditResult(
+    return Result(
         method="one-shot",
         view="final",
         unit=USER,
@@ -62,7 +62,7 @@ def by_bound(estimates, claim):
         score_name="cosine",
         seed=0,
         estimates=estimates,
-        theory=claimed(claim, 1e-5),
+        claim=Claim(epsilon=claim, delta=1e-5),
     )
 
 
@@ -96,7 +96,7 @@ def test_the_verdict_follows_from_bound_estimate_and_claim():
 
 def test_a_result_read_back_is_the_same():
     shown = result(np.random.default_rng(3).normal(2, 1, 100), claim=4.0)
-    again = AuditResult.from_dict(shown.to_dict(), scores=shown.scores)
+    again = Result.from_dict(shown.to_dict(), scores=shown.scores)
     assert again.to_dict() == shown.to_dict()
 
 

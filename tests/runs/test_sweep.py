@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import coalmine
-from coalmine.accounting import claimed, theory
+from coalmine.claims import Claim
 from coalmine.drawing.charts import COLORS
 from coalmine.errors import InputError
 from coalmine.runs import sweep
@@ -120,7 +120,7 @@ def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
     tables = [layer["data"]["values"] for layer in chart["layer"]]
     claims = next(table for table in tables if table and "claim" in table[0])
     sampling = coalmine.Poisson(1.0)
-    expected = [theory(noise_multiplier=z, sampling=sampling, rounds=2, delta=1e-5).epsilon for z in (2, 20)]
+    expected = [Claim(noise_multiplier=z, sampling=sampling, rounds=2, delta=1e-5).epsilon for z in (2, 20)]
     assert [point["x"] for point in claims] == [2, 20]
     assert [point["claim"] for point in claims] == pytest.approx(expected, rel=1e-4)
     labels = [layer["encoding"][channel]["axis"]["labelExpr"] for layer in chart["layer"] for channel in "xy"]
@@ -135,7 +135,7 @@ def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
     rows = []
     for value, seed, shift in (("1", "0", 1.0), ("1", "1", 1.2), ("2", "0", 12.0), ("2", "1", 0.5)):
         found = measured("updates", rng.normal(shift, 1, 200), rng.normal(0, 1, 200))
-        found = dataclasses.replace(found, theory=claimed(2.0, 1e-5), claim_test=None)
+        found = dataclasses.replace(found, claim=Claim(epsilon=2.0, delta=1e-5), claim_test=None)
         point = {"training.noise_multiplier": value, "seed": seed}
         rows.append(SweptResult(point=point, result=found, directory=tmp_path / f"{value},{seed}"))
     swept = Sweep(axes={"training.noise_multiplier": ["1", "2"], "seed": ["0", "1"]}, rows=rows, directory=tmp_path)

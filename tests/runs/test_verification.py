@@ -133,8 +133,8 @@ def changes(content):
         yield where, i, ("verdict",), "verdict"
         if one["claim_test"] is not None and one["claim_test"]["p_value"] is not None:
             yield where, i, ("claim_test", "p_value"), "p_value"
-        if one["theory"] is not None and one["theory"]["accountant"] == "pld":
-            yield where, i, ("theory", "epsilon"), "theory.epsilon"
+        if one["claim"] is not None and one["claim"]["accountant"] == "pld":
+            yield where, i, ("claim", "epsilon"), "claim.epsilon"
 
 
 def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_path, run):
@@ -315,8 +315,8 @@ def test_names_that_occur_twice_and_numbers_that_are_none_are_refused(before, af
     [
         ("run.json", r'"format": \d+', '"format": 99', "use the newer version"),
         ("result.json", r'"schema": \d+', '"schema": 99', "has schema 99"),
-        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": 1e999', "result 0 has a theory without ε"),
-        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": -1e-3', "result 0 has a theory without ε"),
+        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": 1e999', "result 0 has a claim without ε"),
+        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": -1e-3', "result 0 has a claim without ε"),
         ("result.json", r'"p_value": [\d.e+-]+', '"p_value": 1e999', "p-value"),
         ("result.json", r'"p_value": [\d.e+-]+', '"p_value": -1', "p-value"),
     ],

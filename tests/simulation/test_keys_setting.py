@@ -20,17 +20,17 @@ def lines(tmp_path):
 
 
 def test_keys_of_a_file_are_set_on_the_command_line(lines):
-    overrides = ["training.keys.user=author", "training.keys.text=body", "training.positions=4"]
+    overrides = ["training.keys.user=author", "training.keys.input=body", "training.positions=4"]
     settings = run_from_text(FILE.format(lines), "audit.toml", overrides)
     training = settings.trainings["training"]
-    assert training.keys == {"user": "author", "text": "body"}
+    assert training.keys == {"user": "author", "input": "body"}
     assert len(training.splits().train) == 18
     again = run_from_text(settings.to_toml(), "config.toml")
     assert again.trainings["training"] == training
 
 
 def test_wrong_keys_are_a_sentence(lines):
-    with pytest.raises(InputError, match="'user' is missing; its keys are: author, body"):
+    with pytest.raises(InputError, match="its columns are: author, body"):
         TrainingSettings(data=str(lines), positions=4).splits()
-    with pytest.raises(InputError, match="among user, text, label, got 'writer'"):
+    with pytest.raises(InputError, match="got 'writer'"):
         TrainingSettings(data=str(lines), keys={"writer": "author"}).splits()

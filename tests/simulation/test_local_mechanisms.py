@@ -159,15 +159,15 @@ def test_the_gaussian_density_is_that_of_normal_noise():
 def test_the_gaussian_mechanism_has_the_least_noise_for_replacing_a_gradient(epsilon, sigma):
     mechanism = LocalGaussian(epsilon=epsilon, delta=1e-5, norm=3.0)
     assert mechanism.noise == pytest.approx(6 * sigma, rel=1e-9)
-    theory = mechanism.theory()
-    assert (theory.epsilon, theory.delta, theory.adjacency) == (epsilon, 1e-5, "replace-one")
-    assert theory.noise_multiplier == pytest.approx(sigma, rel=1e-9)
+    claim = mechanism.claim()
+    assert (claim.epsilon, claim.delta, claim.adjacency) == (epsilon, 1e-5, "replace-one")
+    assert claim.noise_multiplier == pytest.approx(sigma, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", [LDPSGD, PrivUnit2])
 def test_sphere_mechanisms_claim_pure_epsilon(kind):
-    theory = kind(epsilon=0.8).theory()
-    assert (theory.epsilon, theory.delta, theory.accountant) == (0.8, 0.0, "pure")
+    claim = kind(epsilon=0.8).claim()
+    assert (claim.epsilon, claim.delta, claim.accountant) == (0.8, 0.0, "pure")
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 10_000])
@@ -367,7 +367,7 @@ def test_a_users_function_is_a_mechanism_with_its_claim():
         function=lambda gradient, rng: reference.clipped(gradient) + rng.normal(0, reference.noise, gradient.size),
         epsilon=1.0, delta=1e-3,
     )  # fmt: skip
-    assert (custom.theory().epsilon, custom.theory().delta, custom.name) == (1.0, 1e-3, "<lambda>")
+    assert (custom.claim().epsilon, custom.claim().delta, custom.name) == (1.0, 1e-3, "<lambda>")
     gradients = pair(4)
     basis, triangle = np.linalg.qr(gradients.T)
     actual = custom.coordinates(gradients[0], basis, np.random.default_rng(0), 4000)

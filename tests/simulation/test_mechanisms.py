@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims import FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.protocol import Audit, View
 from coalmine.seeds import generator
@@ -17,8 +17,6 @@ from coalmine.simulation import (
     FixedClipping,
     LocalTraining,
     Mechanism,
-    PoissonCohorts,
-    ShuffledCohorts,
     Training,
     WeightsBySize,
     flat,
@@ -79,7 +77,7 @@ class Watcher(Audit):
         self.seen.append(release)
 
 
-@pytest.mark.parametrize("cohorts", [PoissonCohorts(0.5), ShuffledCohorts(2)])
+@pytest.mark.parametrize("cohorts", [Poisson(0.5), FixedSize(4)])
 def test_the_noise_on_an_update_has_the_variance_it_should(cohorts):
     """The same training with and without noise differs by the noise alone, in its first round."""
     data, updates = federation([3] * 8), []
@@ -89,12 +87,12 @@ def test_the_noise_on_an_update_has_the_variance_it_should(cohorts):
             model=mlp(),
             data=data,
             rounds=1,
-            cohorts=cohorts,
+            sampling=cohorts,
             mechanism=Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise),
             audits=[watcher],
         ).run()
         updates.append(watcher.seen[0].vector)
-    divisor = cohorts.expected(8, 0)
+    divisor = cohorts.expected(8, 1, 0)
     noise = (updates[1] - updates[0]).astype(np.float64) * divisor / (0.7 * 0.3)
     # false alarm: 1e-4 for the variance, 1e-4 for the shape
     squares = float(np.sum(noise**2))
@@ -162,7 +160,7 @@ def test_without_noise_the_update_is_the_weighted_mean_of_those_who_came():
             model=mlp(),
             data=data,
             rounds=1,
-            cohorts=PoissonCohorts(1.0),
+            sampling=Poisson(1.0),
             mechanism=Mechanism(weighting=weighting),
             audits=[watcher],
         )
@@ -191,11 +189,9 @@ def test_noise_without_clipping_and_private_weights_without_cap_raise():
 
 def test_adaptive_clipping_is_accounted_with_the_multiplier_it_was_given():
     mechanism = Mechanism(clipping=AdaptiveClipping(initial=1.0, count_noise=3.0), noise_multiplier=1.1)
-    training = Training(
-        model=mlp(), data=federation([3] * 8), rounds=5, cohorts=PoissonCohorts(0.5), mechanism=mechanism
-    )
-    theory = training.theory(1e-5)
-    assert (theory.noise_multiplier, theory.sampling) == (1.1, str(Poisson(0.5)))
+    training = Training(model=mlp(), data=federation([3] * 8), rounds=5, sampling=Poisson(0.5), mechanism=mechanism)
+    claim = training.claim(1e-5)
+    assert (claim.noise_multiplier, claim.sampling) == (1.1, str(Poisson(0.5)))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])

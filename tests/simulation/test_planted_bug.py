@@ -57,5 +57,5 @@ def test_the_claim_is_that_of_the_correct_mechanism():
     for bug in ({}, {"bug": "noise:0.5"}):
         training = TrainingSettings(rounds=2, **bug)
         splits = training.splits()
-        claims.append(training.training(splits, training.module(splits)).theory(1e-5))
+        claims.append(training.training(splits, training.module(splits)).claim(1e-5))
     assert claims[0] == claims[1]

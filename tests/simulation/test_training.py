@@ -4,14 +4,15 @@ import multiprocessing
 import os
 import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from coalmine import accounting
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
+from coalmine import claims
+from coalmine.claims import AtMost, Epochs, EveryRound, FixedSize, Poisson, Scheduled
 from coalmine.errors import InputError
 from coalmine.progress import listening
 from coalmine.protocol import Audit, Contribution, View
@@ -21,15 +22,10 @@ from coalmine.simulation import (
     AdaptiveClipping,
     CentralTraining,
     FixedClipping,
-    FixedSizeCohorts,
     LocalTraining,
     Mechanism,
-    PoissonCohorts,
-    ScheduledCohorts,
-    ShuffledCohorts,
     Training,
     WeightsBySize,
-    WithReplacementCohorts,
     evaluate,
     flat,
     workers,
@@ -72,7 +68,7 @@ def training(**changes):
         "model": mlp(),
         "data": DATA,
         "rounds": 6,
-        "cohorts": PoissonCohorts(0.6),
+        "sampling": Poisson(0.6),
         "client": LocalTraining(optimizer=SGD(learning_rate=0.2), batch_size=4),
         "mechanism": PRIVATE,
         "server": Adam(learning_rate=0.05),
@@ -206,7 +202,7 @@ def test_what_is_planted_is_added_to_the_sum_and_counted():
         mechanism = Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise)
         plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
         for spy in (plain, spied):
-            training(audits=[spy], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+            training(audits=[spy], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
         np.testing.assert_allclose(spied.seen[0].vector * 6 - plain.seen[0].vector * 5, canary, atol=1e-6)
         assert spied.asked == [(0, None, 0.3)]
 
@@ -217,8 +213,8 @@ def test_several_audits_plant_in_one_training():
     spies = [Spy(plants=lambda *_, v=v: Contribution(v, clients=0)) for v in vectors]
     watcher, plain = Spy(View("update")), Spy(View("update"))
     mechanism = Mechanism(clipping=FixedClipping(10.0))
-    training(audits=[*spies, watcher], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
-    training(audits=[plain], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+    training(audits=[*spies, watcher], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
+    training(audits=[plain], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
     np.testing.assert_allclose(watcher.seen[0].vector - plain.seen[0].vector, 3e-3 / 5, atol=1e-6)
 
 
@@ -234,7 +230,7 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
             assert not np.array_equal(vector, earlier)
 
 
-@pytest.mark.parametrize("cohorts", [PoissonCohorts(0.6), WithReplacementCohorts(6)])
+@pytest.mark.parametrize("cohorts", [Poisson(0.6), FixedSize(6)])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_frozen_rounds_reuse_updates_and_release_the_same(cohorts, workers, monkeypatch):
     counts = []
@@ -248,7 +244,7 @@ def test_frozen_rounds_reuse_updates_and_release_the_same(cohorts, workers, monk
         monkeypatch.setattr("coalmine.simulation.frozen_clients._LEAST_REUSE", reuse)
         spy = Spy(frozen=30)
         changes = {
-            "cohorts": cohorts,
+            "sampling": cohorts,
             "client": KERNELS["OneStep"]["client"],
             "mechanism": Mechanism(noise_multiplier=0),
         }
@@ -273,7 +269,7 @@ def test_few_frozen_rounds_or_large_models_keep_no_updates():
 
 def test_a_client_that_diverges_in_a_frozen_round_is_named():
     wild = LocalTraining(optimizer=SGD(learning_rate=1e30), epochs=3)
-    changes = {"client": wild, "cohorts": PoissonCohorts(1.0), "mechanism": Mechanism(noise_multiplier=0)}
+    changes = {"client": wild, "sampling": Poisson(1.0), "mechanism": Mechanism(noise_multiplier=0)}
     with pytest.raises(InputError, match=r"client 'user-0' has a loss of .* in round 0"):
         training(audits=[FrozenFirst(frozen=20)], **changes).run()
 
@@ -323,7 +319,7 @@ def test_a_client_whose_loss_is_not_finite_is_named_and_the_round_aborted(tmp_pa
             run = training(
                 model=model,
                 data=poisoned,
-                cohorts=ScheduledCohorts([[0, 1], [2, 3], [3, 4]]),
+                sampling=Scheduled([[0, 1], [2, 3], [3, 4]]),
                 rounds=3,
                 test=None,
                 workers=count,
@@ -387,7 +383,7 @@ def test_an_error_in_a_worker_arrives():
 
 
 def test_an_empty_cohort_moves_nothing_without_noise():
-    run = training(cohorts=ScheduledCohorts([[], [0]]), rounds=2, mechanism=Mechanism(), server=SGD(learning_rate=1.0))
+    run = training(sampling=Scheduled([[], [0]]), rounds=2, mechanism=Mechanism(), server=SGD(learning_rate=1.0))
     before = run.state.model.clone()
     run.run(until=1)
     assert torch.equal(before, run.state.model)
@@ -395,18 +391,18 @@ def test_an_empty_cohort_moves_nothing_without_noise():
 
 
 def test_one_client_can_train_alone():
-    run = finished(data=federation([5]), cohorts=FixedSizeCohorts(1), test=None)
+    run = finished(data=federation([5]), sampling=FixedSize(1), test=None)
     assert [metrics["clients"] for metrics in run.history] == [1] * 6
 
 
 def test_it_learns():
     data = federation([20] * 40, learnable=True)
-    for cohorts in (PoissonCohorts(0.5), FixedSizeCohorts(20), WithReplacementCohorts(20), ShuffledCohorts(2)):
+    for cohorts in (Poisson(0.5), FixedSize(20), Epochs(4)):
         run = training(
             data=data,
             test=data,
             rounds=60,
-            cohorts=cohorts,
+            sampling=cohorts,
             mechanism=Mechanism(clipping=FixedClipping(1.0)),
             server=SGD(learning_rate=1.0, momentum=0.8),
         )
@@ -439,48 +435,36 @@ def test_language_models_are_evaluated_by_recall_and_perplexity():
 @pytest.mark.parametrize(
     ("cohorts", "sampling"),
     [
-        (PoissonCohorts(0.6), Poisson(0.6)),
-        (ShuffledCohorts(2), OncePerEpoch(2)),
-        (ScheduledCohorts([[0, 1]] * 6), AtMost(6)),
+        (Poisson(0.6), Poisson(0.6)),
+        (Epochs(3), Epochs(3)),
+        (Scheduled([[0, 1]] * 6), AtMost(6)),
     ],
 )
 def test_theory_follows_from_the_configuration(cohorts, sampling):
-    theory = training(cohorts=cohorts).theory(1e-5)
-    expected = accounting.theory(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
-    assert theory == expected
+    claim = training(sampling=cohorts).claim(1e-5)
+    expected = claims.Claim(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
+    assert claim == expected
 
 
 def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
-    theory = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
-    assert theory == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+    claim = training(sampling=FixedSize(4)).claim(1e-5)
+    assert claim == claims.Claim(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
 
 
 def test_without_noise_epsilon_is_infinite():
     for mechanism in (Mechanism(), Mechanism(clipping=FixedClipping(1.0))):
-        for cohorts in (PoissonCohorts(0.5), WithReplacementCohorts(3)):
-            assert training(mechanism=mechanism, cohorts=cohorts).theory(1e-5).epsilon == math.inf
-
-
-def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
-    run = training(cohorts=WithReplacementCohorts(4))
-    with pytest.raises(InputError, match=r"no analysis.*AtMost\(times=\d+\)") as refused:
-        run.theory(1e-5)
-    times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
-    bound = run.theory(1e-5, sampling=AtMost(times))
-    alone = accounting.theory(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
-    assert (bound.epsilon, bound.rounds) == (alone.epsilon, 6)
-    with pytest.raises(InputError, match=rf"WithReplacement.*AtMost\(times={times}\)"):
-        run.theory(1e-5, sampling=AtMost(times - 1))
+        for cohorts in (Poisson(0.5), FixedSize(3)):
+            assert training(mechanism=mechanism, sampling=cohorts).claim(1e-5).epsilon == math.inf
 
 
 def test_a_sampling_that_claims_less_participation_than_actual_raises():
     run = training()
-    assert run.theory(1e-5, sampling=EveryRound()).epsilon > run.theory(1e-5).epsilon
-    assert run.theory(1e-5, sampling=Poisson(0.6)) == run.theory(1e-5)
-    for sampling in (Poisson(0.1), AtMost(5), OncePerEpoch(2), FixedSize(4, 10)):
-        with pytest.raises(InputError, match=r"PoissonCohorts\(q=0.6\).*AtMost\(times=6\)"):
-            run.theory(1e-5, sampling=sampling)
-    assert training(cohorts=ShuffledCohorts(4)).theory(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
+    assert run.claim(1e-5, sampling=EveryRound()).epsilon > run.claim(1e-5).epsilon
+    assert run.claim(1e-5, sampling=Poisson(0.6)) == run.claim(1e-5)
+    for sampling in (Poisson(0.1), AtMost(5), Epochs(3), FixedSize(4, 10)):
+        with pytest.raises(InputError, match=r"poisson:0.6.*AtMost\(times=6\)"):
+            run.claim(1e-5, sampling=sampling)
+    assert training(sampling=Epochs(2)).claim(1e-5, sampling=AtMost(2)).sampling == AtMost(2)
 
 
 def test_batch_norm_raises_in_a_private_training_only():
@@ -502,7 +486,7 @@ def test_models_that_cannot_be_trained_are_refused():
     broken[1].weight.data[0, 0] = math.nan
     with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
         training(model=broken)
-    with pytest.raises(InputError, match=r"Sequential gives logits of the shape \(2, 5\) .* the task needs \(2, 3\)"):
+    with pytest.raises(InputError, match=r"Sequential must return logits of the shape \(2, 3\) .* got \(2, 5\)"):
         training(model=mlp(classes=5))
     with pytest.raises(InputError, match=r"Linear fails on inputs of the shape \(2, 1, 8, 8\)"):
         training(model=nn.Linear(3, 3))
@@ -589,7 +573,7 @@ def test_central_training_learns_and_resumes(order, optimizer, tmp_path):
     resumed = central().load(tmp_path)
     resumed.run()
     assert same(whole, resumed)
-    assert whole.theory(1e-5).epsilon == math.inf
+    assert whole.claim(1e-5).epsilon == math.inf
 
 
 def test_central_batches_follow_the_order_asked_for():
@@ -625,7 +609,7 @@ def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
 
 def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
-    shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
+    shuffled = replace(DATA, rows=np.arange(len(DATA.inputs))[::-1].copy())
     with pytest.raises(InputError, match="data is"):
         training(data=shuffled).load(tmp_path)
     with pytest.raises(InputError, match="the first model is"):
@@ -678,8 +662,8 @@ def test_a_model_that_diverges_is_noticed_in_its_own_round():
         ({"data": None}, "data must be FederatedData"),
         ({"model": "mlp"}, "model must be a torch.nn.Module"),
         ({"model": nn.Linear}, "model must be a torch.nn.Module.*got the class Linear"),
-        ({"cohorts": 0.5}, "cohorts must be.*got float"),
-        ({"cohorts": PoissonCohorts}, "cohorts must be.*got the class"),
+        ({"sampling": 0.5}, "sampling must be.*got float"),
+        ({"sampling": Poisson}, "sampling must be.*got the class"),
         ({"client": SGD(learning_rate=0.1)}, "client must be LocalTraining"),
         ({"server": torch.optim.SGD}, "server must be SGD"),
         ({"mechanism": FixedClipping(1.0)}, "mechanism must be Mechanism"),
@@ -760,9 +744,9 @@ def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
 
 def test_a_client_scheduled_m_times_in_a_round_counts_as_m_squared_rounds():
     for cohort, times in (([0, 0, 0, 1], 9), ([0, 1], 1)):
-        run = training(cohorts=ScheduledCohorts([cohort]), rounds=1)
-        expected = accounting.theory(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
-        assert run.theory(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
+        run = training(sampling=Scheduled([cohort]), rounds=1)
+        expected = claims.Claim(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
+        assert run.claim(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
 
 
 def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
@@ -770,7 +754,7 @@ def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
     mechanism = Mechanism(clipping=FixedClipping(1e-6), noise_multiplier=1.0, weighting=WeightsBySize(50))
     for spy, size in ((small, 1), (large, 50)):
         data = federation([size, 5, 5, 5])
-        training(data=data, test=None, rounds=1, cohorts=PoissonCohorts(1.0), mechanism=mechanism, audits=[spy]).run()
+        training(data=data, test=None, rounds=1, sampling=Poisson(1.0), mechanism=mechanism, audits=[spy]).run()
     np.testing.assert_allclose(np.std(small.seen[0].vector), np.std(large.seen[0].vector), rtol=0.05)
 
 
@@ -826,10 +810,10 @@ def test_an_audits_frozen_rounds_do_not_depend_on_others():
 
 
 def test_an_empty_round_leaves_an_adaptive_clip_norm_alone():
-    run = finished(cohorts=ScheduledCohorts([[0], [], [1], [2], [3], [4]]))
+    run = finished(sampling=Scheduled([[0], [], [1], [2], [3], [4]]))
     assert run.history[2]["clip_norm"] == run.history[1]["clip_norm"]
 
 
 def test_a_schedule_of_broken_numbers_is_refused():
     with pytest.raises(InputError, match="a client of the schedule must be a whole number"):
-        ScheduledCohorts([[0.7, 1.9]])
+        Scheduled([[0.7, 1.9]])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.accounting import EveryRound, FixedSize, Poisson, claimed, local_theory, theory
+from coalmine.claims import Claim, EveryRound, FixedSize, Poisson, claimed
 from coalmine.errors import InputError
 from coalmine.results.claim_test import _separation, check_claim
 from coalmine.results.verdict import Verdict
@@ -85,7 +85,7 @@ def test_a_profile_must_fall(values):
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-mironov"])
 def test_the_claimed_point_lies_on_the_claimed_curve(accountant):
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=50, delta=1e-5, accountant=accountant)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=50, delta=1e-5, accountant=accountant)
     # δ at the claimed ε, read off the curve: the highest value of TPR − e^ε·FPR.
     x = np.exp(np.linspace(-40, 0, 20_000))
     delta = np.max(claim.curve().tpr(x) - np.exp(claim.epsilon) * x)
@@ -94,7 +94,7 @@ def test_the_claimed_point_lies_on_the_claimed_curve(accountant):
 
 def test_the_curve_of_a_sampled_round_is_that_of_the_worse_direction():
     q, sigma, x = 0.2, 0.8, RATES[1:-1]
-    claim = theory(noise_multiplier=sigma, sampling=Poisson(q), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=sigma, sampling=Poisson(q), rounds=1, delta=1e-5)
     thresholds = np.linspace(-8, 10, 20_001)
     null = stats.norm.sf(thresholds, 0, sigma)
     mixed = (1 - q) * null + q * stats.norm.sf(thresholds, 1, sigma)
@@ -108,11 +108,11 @@ def test_the_curve_of_a_sampled_round_is_that_of_the_worse_direction():
 
 def test_more_noise_claims_more():
     for claim in (
-        theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=50, delta=1e-5),
-        theory(noise_multiplier=1.0, sampling=FixedSize(5, 100), rounds=50, delta=1e-5),
-        theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=5, delta=1e-5),
-        local_theory(epsilon=0.5, rounds=7, delta=1e-3),
-        claimed(2.0, 1e-5),
+        Claim(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=50, delta=1e-5),
+        Claim(noise_multiplier=1.0, sampling=FixedSize(5, 100), rounds=50, delta=1e-5),
+        Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=5, delta=1e-5),
+        Claim(local_epsilon=0.5, rounds=7, delta=1e-3),
+        Claim(epsilon=2.0, delta=1e-5),
     ):
         curves = [claim.curve(noise).tpr(RATES) for noise in (0.5, 1.0, 2.0)]
         assert np.all(curves[0] >= curves[1] - 1e-9)
@@ -128,7 +128,7 @@ def test_reports_with_local_privacy_compose_like_randomized_response():
     second = np.array([math.prod(1 - keep if b else keep for b in bits) for bits in outcomes])
     order = np.argsort(-first / second, kind="stable")
     fpr, tpr = np.append(0, np.cumsum(second[order])), np.append(0, np.cumsum(first[order]))
-    curve = local_theory(epsilon=epsilon, rounds=reports, delta=1e-3).curve()
+    curve = Claim(local_epsilon=epsilon, rounds=reports, delta=1e-3).curve()
     assert curve.tpr(RATES) == pytest.approx(np.interp(RATES, fpr, tpr), abs=1e-6)
 
 
@@ -239,7 +239,7 @@ def randomized_response(rng, n, member, epsilon=1.5):
     return (rng.random(n) < special.expit(epsilon if member else -epsilon)).astype(float)
 
 
-SAMPLED = theory(noise_multiplier=0.8, sampling=Poisson(0.3), rounds=1, delta=1e-5)
+SAMPLED = Claim(noise_multiplier=0.8, sampling=Poisson(0.3), rounds=1, delta=1e-5)
 CASES = {
     "Gaussian": (GaussianDP(1.5), lambda rng, n: rng.normal(1.5, 1, n), lambda rng, n: rng.normal(0, 1, n)),
     "sampled, added": (SAMPLED.curve(), lambda rng, n: subsampled(rng, n, 1), lambda rng, n: subsampled(rng, n, 0)),
@@ -300,7 +300,7 @@ def test_a_true_claim_is_rarely_refuted_with_a_known_null_or_dependent_scores():
 
 
 def test_half_the_noise_is_refuted_where_a_bound_sees_nothing():
-    claim = theory(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
     assert claim.epsilon == pytest.approx(8.0, abs=0.01)
     rng = np.random.default_rng(3)
     for _ in range(4):
@@ -309,7 +309,7 @@ def test_half_the_noise_is_refuted_where_a_bound_sees_nothing():
         assert test.p_value <= 0.05
         assert test.noise_at_most < 1
         assert 0.3 < test.noise_estimate < 0.8
-        point = check_claim(rng.normal(1 / 0.3, 1, 50), rng.normal(0, 1, 50), claimed(8.0, 1e-5))
+        point = check_claim(rng.normal(1 / 0.3, 1, 50), rng.normal(0, 1, 50), Claim(epsilon=8.0, delta=1e-5))
         assert not point.refuted
 
 
@@ -319,7 +319,7 @@ def normal_scores(n, shift):
 
 
 def test_the_noise_in_effect_is_bounded_and_estimated():
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     for share in (0.4, 0.8, 1.0, 1.5):
         test = check_claim(normal_scores(200, 1 / share), normal_scores(200, 0.0), claim)
         # The first share on a grid 3% apart whose normal distributions overlap at least as much as the scores do.
@@ -346,7 +346,7 @@ def test_the_separation_of_a_curve_and_of_scores_is_that_of_their_normal_distrib
 
 
 def test_a_weak_audit_says_so_and_how_many_canaries_would_do():
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     rng = np.random.default_rng(8)
     weak = check_claim(normal_scores(6, 1.0), normal_scores(6, 0.0), claim)
     assert weak.verdict is Verdict.TOO_WEAK
@@ -360,23 +360,23 @@ def test_a_weak_audit_says_so_and_how_many_canaries_would_do():
 
 
 def test_nothing_is_claimed_without_noise():
-    claim = theory(noise_multiplier=0.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=0.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     assert check_claim([5.0, 6.0], [0.0, 1.0], claim).verdict is Verdict.NO_CLAIM
 
 
 def test_dependent_scores_need_coin_flips():
     with pytest.raises(InputError, match="coin-flips"):
-        check_claim([1.0], [0.0], claimed(1.0, 0.0), dependent=True)
+        check_claim([1.0], [0.0], Claim(epsilon=1.0, delta=0.0), dependent=True)
     with pytest.raises(InputError, match="'cards'"):
-        check_claim([1.0], [0.0], claimed(1.0, 0.0), design="cards")
-    with pytest.raises(InputError, match="Theory"):
+        check_claim([1.0], [0.0], Claim(epsilon=1.0, delta=0.0), design="cards")
+    with pytest.raises(InputError, match="Claim"):
         check_claim([1.0], [0.0], 8.0)
 
 
 def test_copies_make_a_claim_weaker():
     rng = np.random.default_rng(9)
     members, nonmembers = rng.normal(2.5, 1, 60), rng.normal(0, 1, 60)
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     assert check_claim(members, nonmembers, claim).refuted
     assert not check_claim(members, nonmembers, claim, copies=3).refuted
 
@@ -394,7 +394,7 @@ def test_the_same_scores_give_the_same_test_whatever_their_scale():
 @pytest.mark.parametrize("terms", [{"accountant": "opacus-gdp"}, {"sampling": "poisson, rates that change"}])
 def test_nothing_is_said_about_noise_that_the_claimed_epsilon_cannot_be_computed_from(terms):
     """ε grows faster than 1/noise: divided by a share of the noise, it would exclude the true share of 0.05."""
-    claim = theory(noise_multiplier=20.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+    claim = Claim(noise_multiplier=20.0, sampling=EveryRound(), rounds=1, delta=1e-3)
     inserted = np.random.default_rng(0).normal(1, 1, 1000)
     proved = check_claim(inserted, None, claim, null=NormalNull())
     assert proved.noise_at_most is not None
@@ -405,7 +405,7 @@ def test_nothing_is_said_about_noise_that_the_claimed_epsilon_cannot_be_computed
 
 
 def test_nothing_is_said_about_noise_if_no_client_takes_part():
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.0), rounds=10, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.0), rounds=10, delta=1e-5)
     rng = np.random.default_rng(0)
     test = check_claim(rng.normal(3, 1, 50), rng.normal(0, 1, 50), claim)
     assert test.refuted
@@ -416,7 +416,7 @@ def test_nothing_is_said_about_noise_if_no_client_takes_part():
     "curve",
     [
         GroupCurve(ApproximateDP(1.0, 0.0), 2),
-        local_theory(epsilon=1.5, rounds=2).curve(),
+        Claim(local_epsilon=1.5, rounds=2).curve(),
         GroupCurve(GaussianDP(0.5), 3),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from coalmine.accounting import EveryRound, claimed, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import check_claim
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
@@ -120,7 +120,7 @@ def test_power_is_the_share_of_audits_that_refute(mu, share, canaries):
 
 
 def test_half_the_noise_is_refuted_with_dependent_scores_and_a_true_claim_is_not():
-    claim = theory(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
     rng = np.random.default_rng(2)
     half = check_claim(rng.normal(1 / 0.3, 1, 500), rng.normal(0, 1, 500), claim, design="coin-flips", dependent=True)
     assert half.verdict is Verdict.REFUTED
@@ -144,5 +144,7 @@ def test_shares_of_the_noise_share_their_number_of_guesses():
 
 def test_too_few_canaries_get_half_of_them_guessed():
     assert most_powerful_guesses(20, GaussianDP(5.0), GaussianDP(10.0), 0.05) == 10
-    weak = check_claim([3.0, 2.0, 2.5, 1.9], [0.0, 1.0, 0.3], claimed(8.0, 1e-5), design="coin-flips", dependent=True)
+    weak = check_claim(
+        [3.0, 2.0, 2.5, 1.9], [0.0, 1.0, 0.3], Claim(epsilon=8.0, delta=1e-5), design="coin-flips", dependent=True
+    )
     assert weak.verdict is Verdict.TOO_WEAK

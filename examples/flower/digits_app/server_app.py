@@ -12,6 +12,7 @@ from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 from coalmine import OneShot  # audit
+from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout  # audit
 from coalmine.results.files import save  # audit
 from digits_app.task import accuracy, build
@@ -58,9 +59,9 @@ def main(grid: Grid, context: Context) -> None:
     trained = strategy.start(
         grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=grid.recorder(evaluate)  # audit
     )  # fmt: skip
-    theory = audit.theory(noise_multiplier=noise, delta=1e-5)  # audit: the noise multiplier allows more checks than ε
+    claim = Claim(noise_multiplier=noise, delta=1e-5)  # audit: the noise multiplier allows more checks than ε
     last = float(trained.evaluate_metrics_serverapp[rounds]["accuracy"])
-    result = audit.result(theory=theory, metrics={"accuracy": last})  # audit
+    result = audit.result(claim=claim, metrics={"accuracy": last})  # audit
     for e in result.estimates:
         print(f"{e.method:<22} {e.epsilon:8.3f}  {'lower bound' if e.valid else 'estimate'}")
     print(f"\naccuracy {last:.3f}, ε = {spent.get_epsilon(1e-5):.2f} by Flower; {result.summary}")

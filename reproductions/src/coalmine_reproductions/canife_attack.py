@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from coalmine.claims import Poisson
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import CanaryMaker, CraftedUpdates, GivenUpdates, orthogonalize_directions
 from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
@@ -27,7 +28,7 @@ from coalmine.methods.canife.round_estimates import Period
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.stats import Scores
 from coalmine_reproductions.canife_scenes import Frozen, Scene, remembered
 from coalmine_reproductions.cells import Number
@@ -215,7 +216,9 @@ def summed_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, 
     present = generator(seed, "coins").random(rounds.trials) < 0.5  # the coins of Canife
     scores = np.zeros(rounds.trials)
     for trial in range(rounds.trials):
-        scores[trial] = by_client[cohorts.cohort(len(target.clients), seed, 0, trial + 1)].sum() + present[trial]
+        scores[trial] = (
+            by_client[cohorts.draw(len(target.clients), 1, seed=seed, round=0, trial=trial + 1)].sum() + present[trial]
+        )
         if rounds.noise_multiplier:
             noise = mechanism.noise(crafted.updates.shape[1], seed, target.clip_norm, rounds.cohort, 0, trial + 1)
             scores[trial] += crafted.scores(noise)[0]
@@ -230,7 +233,7 @@ def real_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, se
         model=target.model,
         data=target.clients,
         rounds=1,
-        cohorts=cohorts,
+        sampling=cohorts,
         client=target.client,
         mechanism=mechanism,
         audits=[audit],
@@ -240,9 +243,9 @@ def real_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, se
     return period
 
 
-def _cohorts_and_mechanism(target: Frozen, rounds: AttackRounds) -> tuple[PoissonCohorts, Mechanism]:
+def _cohorts_and_mechanism(target: Frozen, rounds: AttackRounds) -> tuple[Poisson, Mechanism]:
     mechanism = Mechanism(clipping=FixedClipping(target.clip_norm), noise_multiplier=rounds.noise_multiplier)
-    return PoissonCohorts(rounds.cohort / len(target.clients)), mechanism
+    return Poisson(rounds.cohort / len(target.clients)), mechanism
 
 
 def perfect_update(target: Frozen) -> Vector:

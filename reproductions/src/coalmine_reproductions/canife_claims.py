@@ -36,7 +36,7 @@ def figure_3(cohorts: Sequence[int], pools: Sequence[int]) -> list[PaperClaim]:
             "with σ = 0.423 the deviation is about that of the noise", 0.478, "noisy std", within=3 * 0.03 * 2**0.5
         ),
         PaperClaim(
-            "a perfect canary would measure the mechanism: ε̂ᵣ is that of theory (within a fifth)",
+            "a perfect canary would measure the mechanism: ε̂ᵣ is that of claim (within a fifth)",
             "no number; εᵣ = 12.31",
             ["perfect epsilon"],
             near(12.31, within=_ALIKE * 12.31),

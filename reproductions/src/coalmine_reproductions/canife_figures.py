@@ -38,7 +38,7 @@ def along_trainings(rows: Sequence[dict[str, Any]], title: str) -> Any:
 
     Args:
         rows: One per attacked round, with ``round``, ``epsilon``, ``lower``, ``upper``, ``canary``, ``data``,
-            ``claimed``, and, if there is noise, ``theory``, the ε of a single round, which is a dashed line. There is
+            ``claimed``, and, if there is noise, ``claim``, the ε of a single round, which is a dashed line. There is
             one panel per data set and claimed ε.
         title: Title of the figure.
     """
@@ -51,7 +51,7 @@ def along_trainings(rows: Sequence[dict[str, Any]], title: str) -> Any:
         color=alt.Color("canary:N", title="canary", scale=alt.Scale(range=SERIES)),
     )
     layers = alt.layer(
-        chart.mark_rule(strokeDash=[4, 3], color=THEORY).encode(y="theory:Q"),
+        chart.mark_rule(strokeDash=[4, 3], color=THEORY).encode(y="claim:Q"),
         base.mark_rule(opacity=0.5).encode(y=alt.Y("lower:Q", title="ε of one round"), y2="upper:Q"),
         base.mark_point(filled=True, opacity=1).encode(y="epsilon:Q"),
     ).properties(width=180, height=130)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coalmine import accounting
+from coalmine import claims
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.stats import Scores, gaussian_shift
 from coalmine_reproductions import canife_claims
@@ -115,7 +115,7 @@ def _perfect(size: CanifeSize) -> dict[str, Any]:
     return scores | {
         "epsilon": shift.epsilon,
         "interval": [shift.lower, shift.upper],
-        "theory": accounting.round_epsilon(noise_multiplier=NOISE, delta=DELTA),
+        "claim": claims.round_epsilon(noise_multiplier=NOISE, delta=DELTA),
         "metrics": dict(target.metrics),
     }
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from coalmine import accounting
-from coalmine.accounting.sampling import Poisson
+from coalmine import claims
+from coalmine.claims import Poisson
 from coalmine.methods.canife.round_estimates import rate_ceiling
 from coalmine.results.tables import fixed
 from coalmine.stats import Scores, best_threshold, gaussian_shift
@@ -79,16 +79,16 @@ def figure_4(context: Context) -> ReproducedTable:
 
 def _row(data: str, epsilon: float, training: Trained, canary: str) -> list[str]:
     """Return a row of Figure 4."""
-    numbers, theory = _numbers(training, canary), _round_theory(training)
+    numbers, claim = _numbers(training, canary), _round_claim(training)
     gap = PAPER_GAPS.get(data, "-") if canary == "paper" and epsilon == 50 else "-"
-    row = [data, fixed(epsilon, 0), Number(training["noise"], ".3f"), Number(theory, ".2f")]
+    row = [data, fixed(epsilon, 0), Number(training["noise"], ".3f"), Number(claim, ".2f")]
     row += [Number(training["accuracy"], ".1%"), CANARIES[canary], f"{numbers['trials']:,}"]
     row += ["-" if numbers["health"] is None else Number(numbers["health"], ".2f")]
     row += [Number(numbers["attack"], ".1%"), Number(numbers["epsilons"][0], ".2f")]
     row += [Number(numbers["level"], ".2f"), gap]
     if not training["noise"]:
         return [*row, *["-"] * 5]
-    row += [Number(theory / numbers["level"], ".1f"), Number(numbers["shift"], ".2f")]
+    row += [Number(claim / numbers["level"], ".1f"), Number(numbers["shift"], ".2f")]
     row += [Number(numbers["composed"], ".2f"), Number(epsilon / numbers["composed"], ".1f")]
     return [*row, Number(numbers["composed_shift"], ".2f")]
 
@@ -102,8 +102,8 @@ def _claimed(results: Mapping[tuple[str, float], Trained], epsilons: Sequence[fl
         if not training["noise"]:
             claimed["share of the ceiling"] = float(np.mean(numbers["shares"]))
             continue
-        claimed[f"gap {data} {epsilon:g}"] = _round_theory(training) / numbers["level"]
-        claimed[f"perfect gap {data} {epsilon:g}"] = _round_theory(training) / _numbers(training, "perfect")["level"]
+        claimed[f"gap {data} {epsilon:g}"] = _round_claim(training) / numbers["level"]
+        claimed[f"perfect gap {data} {epsilon:g}"] = _round_claim(training) / _numbers(training, "perfect")["level"]
         claimed[f"composed {data} {epsilon:g}"] = numbers["composed"]
         claimed[f"composed share {data} {epsilon:g}"] = numbers["composed"] / epsilon
         if epsilon == max(epsilons):
@@ -122,7 +122,7 @@ def _points(data: str, claimed: float, training: Trained) -> list[dict[str, Any]
     """Return what is drawn of a training: one row per attacked round and canary."""
     labels: dict[str, Any] = {"data": data, "claimed": fixed(claimed, 0)}
     if training["noise"]:
-        labels["theory"] = _round_theory(training)
+        labels["claim"] = _round_claim(training)
     rows = []
     for period in training["periods"]:
         for canary in ("paper", "ours", "perfect"):
@@ -145,7 +145,7 @@ def _cumulative(data: str, claimed: float, training: Trained) -> list[dict[str, 
     rows, rounds = [], 0
     for count, length in enumerate(numbers["lengths"], start=1):
         rounds += length
-        spent = accounting.theory(
+        spent = claims.Claim(
             noise_multiplier=training["noise"], sampling=sampling, rounds=rounds, delta=DELTA, accountant="rdp"
         ).epsilon
         measured = _composed(
@@ -216,11 +216,11 @@ def _visible(text: str) -> str:
     return "`" + text.replace("\n", "¶").replace("`", "'") + "`"
 
 
-def _round_theory(training: Trained) -> float:
+def _round_claim(training: Trained) -> float:
     """Return εᵣ, the ε of a single round."""
     if not training["noise"]:
         return math.inf
-    return accounting.round_epsilon(noise_multiplier=training["noise"], delta=DELTA, accountant="rdp")
+    return claims.round_epsilon(noise_multiplier=training["noise"], delta=DELTA, accountant="rdp")
 
 
 def _trials(scores: Scores) -> int:
@@ -262,7 +262,7 @@ def _numbers(training: Trained, canary: str) -> dict[str, Any]:
 
 def _composed(epsilons: Sequence[float], lengths: Sequence[int], rate: float, round_delta: float | None) -> float:
     """Return the composed ε̂; without ``round_delta`` all is at the same δ and inverted exactly."""
-    return accounting.compose_rounds(
+    return claims.compose_rounds(
         list(zip(epsilons, lengths, strict=True)),
         sampling=Poisson(rate),
         delta=DELTA,

@@ -11,17 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coalmine.claims import Poisson
 from coalmine.methods.canife.mock_clients import updates
-from coalmine.simulation import (
-    SGD,
-    CentralTraining,
-    FixedClipping,
-    LocalTraining,
-    Mechanism,
-    PoissonCohorts,
-    Training,
-    models,
-)
+from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Splits, load
 from coalmine.simulation.optimizers import Optimizer
 from coalmine.simulation.workers import one_thread
@@ -153,7 +145,7 @@ def private_training(scene: Scene, splits: Splits) -> Training:
         data=splits.train,
         test=splits.test,
         rounds=scene.steps,
-        cohorts=PoissonCohorts(scene.batch_size / len(splits.train)),
+        sampling=Poisson(scene.batch_size / len(splits.train)),
         client=scene.client,
         mechanism=Mechanism(clipping=FixedClipping(scene.clip_norm), noise_multiplier=scene.noise_multiplier),
         server=scene.server,

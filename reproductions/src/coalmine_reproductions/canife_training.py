@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import accounting
-from coalmine.accounting.sampling import Poisson
+from coalmine import claims
+from coalmine.claims import Poisson
 from coalmine.methods.canife.design.samples import design_samples
 from coalmine.simulation import SGD, Training
 from coalmine.simulation.data import Splits
@@ -154,7 +154,7 @@ def monitor(run: MonitoredTraining) -> dict[str, Any]:
     rate = scene.batch_size / len(splits.train)
     noise = 0.0
     if math.isfinite(run.epsilon):
-        noise = accounting.noise_for(
+        noise = claims.noise_for(
             epsilon=run.epsilon, sampling=Poisson(rate), rounds=scene.steps, delta=DELTA, accountant="rdp"
         )
     scene = replace(scene, noise_multiplier=noise)

@@ -11,7 +11,7 @@ from scipy import special
 from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.results.files import results_to_dict
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.tables import fixed
 from coalmine_reproductions import ldp_claims
 from coalmine_reproductions.cells import Number
@@ -25,7 +25,7 @@ MEASUREMENTS = {"quick": 3, "full": 10}
 SMALL_STEPS = {"scaling": "printed", "learning_rate": 1.0}
 """Algorithm 2 as printed, with a learning rate of 1: steps of length 0.01 to 0.05 for about 10,000 parameters."""
 
-Result = Mapping[str, Any]
+StoredResult = Mapping[str, Any]
 """One result of the audit, as result files have it."""
 
 # What Section 4.2 and Appendix A.2 say about Figures 1(b), 2 and 4 to 7, which print no numbers themselves.
@@ -172,7 +172,7 @@ def audited(settings: Mapping[str, Any]) -> dict[str, Any]:
     return results_to_dict(audit_settings.audit().run(), settings=audit_settings.to_dict())
 
 
-def _audits(context: Context, what: str, audits: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[Result]]:
+def _audits(context: Context, what: str, audits: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[StoredResult]]:
     """Return the results of each audit by its name; each audit is a part that can be kept."""
     shared = {"seed": context.seed, "measurements": MEASUREMENTS[context.scale], "trials": TRIALS}
     # The data may be a file, whose path then becomes part of a file name.
@@ -210,21 +210,28 @@ def _paper_black(data: str, crafter: str) -> str:
     return "above weaker ones" if crafter == "collusion" else "below white-box"
 
 
-def _measured(result: Result) -> Number:
+def _measured(result: StoredResult) -> Number:
     mean, spread = (float(result["metrics"][name]) for name in ("empirical", "empirical_std"))
     return Number(mean, ".3f", spread=spread)
 
 
-def _bound(result: Result) -> Number:
+def _bound(result: StoredResult) -> Number:
     return Number(float(result["estimates"][0]["epsilon"]), ".3f", bound=True)
 
 
-def _accuracy(result: Result) -> Number:
+def _accuracy(result: StoredResult) -> Number:
     return Number(float(result["metrics"]["accuracy"]), ".1%")
 
 
 def _by_view(
-    data: str, crafter: str, epsilon: float, *, white: Result, black: Result, ratio: Result, change: Result
+    data: str,
+    crafter: str,
+    epsilon: float,
+    *,
+    white: StoredResult,
+    black: StoredResult,
+    ratio: StoredResult,
+    change: StoredResult,
 ) -> dict[str, list[float]]:
     """Return the numbers that decide the claims about one adversary: means in the paper's views, bounds in ours."""
     numbers = {"white": _measured(white), "black": _measured(black), "ratio": _bound(ratio), "change": _bound(change)}
@@ -232,14 +239,14 @@ def _by_view(
 
 
 def _drawing(
-    figure: str, chart: Callable[[Sequence[AuditResult]], Any], audits: Mapping[str, Sequence[Result]]
+    figure: str, chart: Callable[[Sequence[Result]], Any], audits: Mapping[str, Sequence[StoredResult]]
 ) -> Callable[[], dict[str, Any]]:
     """Return what draws, for each data set, the results in the paper's two views, which its figures show."""
 
     def draw() -> dict[str, Any]:
         shown = {
             name: [
-                AuditResult.from_dict({**result, "config": {**result["config"], "data": name}})  # for the title
+                Result.from_dict({**result, "config": {**result["config"], "data": name}})  # for the title
                 for result in results
                 if result["view"] in ("white-box", "black-box")
             ]

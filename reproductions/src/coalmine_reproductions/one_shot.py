@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import AtMost, Poisson
 from coalmine.arrays import Floats
+from coalmine.claims import AtMost, Claim, Poisson
 from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY
 from coalmine_reproductions import one_shot_claims
 from coalmine_reproductions.cells import Number
@@ -87,7 +86,7 @@ def table_3(context: Context) -> ReproducedTable:
     for noise, rdp, printed in zip(PAPER_NOISE, _RDP, TABLE_3, strict=True):
         cell = trained[noise, 1]
         delta = cell["clients"] ** -1.1
-        once = theory(noise_multiplier=noise, sampling=AtMost(1), rounds=1, delta=delta).epsilon if noise else np.inf
+        once = Claim(noise_multiplier=noise, sampling=AtMost(1), rounds=1, delta=delta).epsilon if noise else np.inf
         analytical = _analytical(noise)
         updates, final, change = cell["updates"], cell["final"], cell["final-change"]
         rows.append(
@@ -97,7 +96,7 @@ def table_3(context: Context) -> ReproducedTable:
             + [Number(change["bound"], ".3g", bound=True)]
         )
     columns = ["noise", "paper: ε RDP", "recomputed", "ε_lo-all", "ε_est-all", "ε_lo-final", "ε_est-final"]
-    columns += ["ours: theory", "ε_lo-all", "ε_est-all", "bound-all"]
+    columns += ["ours: claim", "ε_lo-all", "ε_est-all", "bound-all"]
     columns += ["ε_lo-final", "ε_est-final", "ε_est-change", "bound-change"]
     numbers = {
         f"{key} {view} {noise:g}": [float(trained[noise, 1][view][key])]
@@ -115,7 +114,7 @@ def _analytical(noise: float) -> float:
     if not noise:
         return np.inf
     sampling, delta = Poisson(_PER_ROUND / USERS), USERS**-1.1
-    return theory(noise_multiplier=noise, sampling=sampling, rounds=ROUNDS, delta=delta, accountant="rdp").epsilon
+    return Claim(noise_multiplier=noise, sampling=sampling, rounds=ROUNDS, delta=delta, accountant="rdp").epsilon
 
 
 def table_4(context: Context) -> ReproducedTable:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import EpochParticipation, OneShot
-from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
+from coalmine import OneShot
+from coalmine.claims import Epochs
+from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import Splits, load
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.models.word_lstm import WordLSTM
@@ -122,7 +123,7 @@ def train(cell: CanaryTraining) -> dict[str, Any]:
             canaries=size.canaries,
             view="updates",
             score="max",
-            participation=EpochParticipation(cell.repetitions),
+            participation=Epochs(cell.repetitions),
             design="fixed",
             seed=cell.seed,
         )
@@ -132,7 +133,7 @@ def train(cell: CanaryTraining) -> dict[str, Any]:
         data=data,
         test=splits.test.subset(range(min(size.test_clients, len(splits.test)))),
         rounds=size.rounds,
-        cohorts=ShuffledCohorts(size.rounds),
+        sampling=Epochs(1),
         client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=size.examples),
         mechanism=Mechanism(clipping=AdaptiveClipping(initial=0.3), noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=size.server_rate),

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.claims import FixedSize
 from coalmine.methods.secret_sharer.figures import regimes
 from coalmine.methods.secret_sharer.insertion import Insertion, insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
@@ -27,7 +28,6 @@ from coalmine.simulation import (
     Adam,
     CentralTraining,
     FixedClipping,
-    FixedSizeCohorts,
     LocalTraining,
     Mechanism,
     NoClipping,
@@ -218,7 +218,7 @@ def _training(cell: Cell, splits: Splits) -> Training | CentralTraining:
         data=splits.train,
         test=splits.test,
         rounds=_length(setting, size.rounds, cohorts[500], cohort),
-        cohorts=FixedSizeCohorts(cohort),
+        sampling=FixedSize(cohort),
         client=LocalTraining(optimizer=SGD(learning_rate=size.client_rate), batch_size=size.client_batch),
         mechanism=Mechanism(
             clipping=FixedClipping(size.clip_norm) if clips else NoClipping(),

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import OneShot
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, models
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
 from coalmine_reproductions.secret_sharer import SIZES as SECRET_SHARER_SIZES
@@ -69,7 +68,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         data=splits.train,
         test=splits.test,
         rounds=size.rounds,
-        cohorts=PoissonCohorts(size.share),
+        sampling=Poisson(size.share),
         client=LocalTraining(optimizer=SGD(learning_rate=text.client_rate), batch_size=text.client_batch),
         mechanism=Mechanism(clipping=FixedClipping(size.clip_norm), noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=text.server_rate),
@@ -88,8 +87,8 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         "perplexity": last["perplexity"],
     }
     if cell.noise_multiplier:
-        claim = audit.theory(noise_multiplier=_CLAIMED, delta=_DELTA)
-        result = audit.result(theory=claim, delta=_DELTA)
+        claim = Claim(noise_multiplier=_CLAIMED, delta=_DELTA)
+        result = audit.result(claim=claim, delta=_DELTA)
         assert result.claim_test is not None
         kept |= {
             "verdict": str(result.verdict),
@@ -109,7 +108,7 @@ def private_row(context: Context) -> ReproducedTable:
     noises = {"clipped": 0.0, "private": _CLAIMED, "half": _CLAIMED / 2}
     cells = {f"secret-sharer-dp-{name}": PrivateTraining(noise, size, context.seed) for name, noise in noises.items()}
     parts = context.parts(train, cells)
-    claim = theory(noise_multiplier=_CLAIMED, sampling=Poisson(size.share), rounds=size.rounds, delta=_DELTA)
+    claim = Claim(noise_multiplier=_CLAIMED, sampling=Poisson(size.share), rounds=size.rounds, delta=_DELTA)
     titles = {
         "clipped": "FedAvg+Clip",
         "private": f"DP-FedAvg, noise multiplier {_CLAIMED:g}",

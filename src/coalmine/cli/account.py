@@ -13,7 +13,7 @@ from coalmine.cli.options import AsJson, Delta
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
-    from coalmine.accounting import Theory
+    from coalmine.claims import Claim
 
 
 def account(
@@ -42,8 +42,7 @@ def account(
     as_json: AsJson = False,
 ) -> None:
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
-    from coalmine import accounting
-    from coalmine.accounting import parse_sampling
+    from coalmine import claims
     from coalmine.results.files import envelope
     from coalmine.results.tables import Table, fixed
 
@@ -52,39 +51,55 @@ def account(
     if local_epsilon is not None:
         if sampling is not None:
             raise InputError("--sampling does not apply to --local-epsilon: every report is randomized on its device")
-        theories = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
+        claims_stated = [claims.Claim(local_epsilon=local_epsilon, rounds=rounds, delta=delta)]
     else:
         with console.busy("composing the rounds"):
-            theories = accounting.all_theories(
-                noise_multiplier=noise_multiplier,
-                epsilon=epsilon,
-                sampling=parse_sampling(sampling or "every-round"),
-                rounds=rounds,
-                delta=delta,
-            )
+            claims_stated = _by_each_accountant(noise_multiplier, epsilon, sampling or "every-round", rounds, delta)
     if as_json:
-        summary = _summary(theories, epsilon)
-        console.print_json(envelope([], theories=[theory.to_dict() for theory in theories], summary=summary))
+        summary = _summary(claims_stated, epsilon)
+        console.print_json(envelope([], claims=[claim.to_dict() for claim in claims_stated], summary=summary))
         return
     rows = [
         [
-            theory.accountant,
-            fixed(theory.epsilon, 4),
-            "-" if theory.noise_multiplier is None else f"{theory.noise_multiplier:.6g}",
-            theory.sampling,
-            f"{theory.rounds:,}",
-            theory.adjacency,
+            claim.accountant,
+            fixed(claim.epsilon, 4),
+            "-" if claim.noise_multiplier is None else f"{claim.noise_multiplier:.6g}",
+            str(claim.sampling),
+            f"{claim.rounds:,}",
+            claim.adjacency,
         ]
-        for theory in theories
+        for claim in claims_stated
     ]
     columns = ["accountant", "ε", "noise multiplier", "sampling", "rounds", "neighbors"]
     console.print_table(Table(f"guarantees at δ = {delta:g}", columns, rows))
-    console.print_sentence(_summary(theories, epsilon))
+    console.print_sentence(_summary(claims_stated, epsilon))
 
 
-def _summary(theories: Sequence[Theory], target: float | None) -> str:
+def _by_each_accountant(
+    noise_multiplier: float | None, epsilon: float | None, sampling: str, rounds: int, delta: float
+) -> list[Claim]:
+    """Return the claim by every accountant that supports the sampling, for this noise or the noise that ε needs."""
+    from coalmine.claims import ACCOUNTANTS, Claim, noise_for, parse_sampling
+
+    scheme, stated, errors = parse_sampling(sampling), [], []
+    for name in ACCOUNTANTS:
+        try:
+            noise = noise_multiplier
+            if epsilon is not None:
+                noise = noise_for(epsilon=epsilon, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
+            claim = Claim(noise_multiplier=noise, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
+            _ = claim.epsilon  # raises if the accountant cannot compute it
+            stated.append(claim)
+        except InputError as error:
+            errors.append(error)
+    if not stated:
+        raise errors[0]
+    return stated
+
+
+def _summary(claims_stated: Sequence[Claim], target: float | None) -> str:
     """Describe the best guarantee; ``target`` is the ε that a noise was computed for."""
-    best = min(theories, key=lambda theory: theory.epsilon if target is None else theory.noise_multiplier or 0.0)
+    best = min(claims_stated, key=lambda claim: claim.epsilon if target is None else claim.noise_multiplier or 0.0)
     if best.epsilon == math.inf:
         return "There is no guarantee: ε is infinite."
     terms = f"δ = {best.delta:g} ({best.accountant}, neighbors: {best.adjacency})"

@@ -20,7 +20,7 @@ from coalmine.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from coalmine.methods.registry import Method
-    from coalmine.results.result import AuditResult, MethodResults
+    from coalmine.results.result import MethodResults, Result
     from coalmine.runs.settings import RunSettings
 
 
@@ -252,21 +252,21 @@ def print_method(method: Method, results: MethodResults) -> None:
         _print_facts(results.results[0])
 
 
-def _print_result(result: AuditResult) -> None:
+def _print_result(result: Result) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
     from coalmine.results.words import evidence_sentences
 
     console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
-    theory = result.theory
-    if theory is not None:
-        rounds = "1 round" if theory.rounds == 1 else f"{theory.rounds:,} rounds"
+    claim = result.claim
+    if claim is not None:
+        rounds = "1 round" if claim.rounds == 1 else f"{claim.rounds:,} rounds"
         console.print_sentence(
-            f"Claim: ε = {theory.epsilon:.4g} at δ = {theory.delta:g} for {result.unit.name} ({theory.accountant}, "
-            f"{theory.sampling}, {rounds})."
+            f"Claim: ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for {result.unit.name} ({claim.accountant}, "
+            f"{claim.sampling}, {rounds})."
         )
 
 
-def _print_facts(result: AuditResult) -> None:
+def _print_facts(result: Result) -> None:
     """Print the quality of the model, and the seconds taken."""
     from coalmine.runs.running import QUALITY
 

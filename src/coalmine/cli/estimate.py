@@ -73,11 +73,11 @@ def estimate(
     Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
-    from coalmine.accounting.claims import parse_claim
+    from coalmine.claims.claim import parse_claim
     from coalmine.results.claim_test import check_claim
     from coalmine.results.files import results_to_dict
     from coalmine.results.gate import judge
-    from coalmine.results.result import AuditResult
+    from coalmine.results.result import Result
     from coalmine.results.tables import Table
     from coalmine.results.units import SCORES
     from coalmine.stats.claim_tests import seem_inverted
@@ -100,7 +100,7 @@ def estimate(
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
     sides: Scores | None = None
     ceiling: float | None = None
-    theory, test, warnings = None, None, list[str]()
+    claim, test, warnings = None, None, list[str]()
     if counts is not None:
         cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
         estimates = stats.estimates_from_counts(cells, **terms, methods=method)
@@ -116,11 +116,11 @@ def estimate(
         with console.busy("reading and testing the scores"):
             estimates, sides, ceiling = _from_file(scores, (score_column, member_column), null, terms, options)
             if claim is not None:
-                theory = parse_claim(claim, delta=delta)
+                claim = parse_claim(claim, delta=delta)
                 test = check_claim(
                     sides.members,
                     sides.nonmembers,
-                    theory,
+                    claim,
                     null=sides.null,
                     confidence=confidence,
                     design=design,
@@ -129,7 +129,7 @@ def estimate(
             if seem_inverted(sides):
                 warnings.append(_INVERTED.format(*(("higher", "Drop") if lower_is_member else ("lower", "Add"))))
         config = {"members": sides.members.size, "nonmembers": None if sides.null else sides.observed.size}
-    result = AuditResult(
+    result = Result(
         method="estimate",
         view="scores",
         unit=SCORES,
@@ -140,7 +140,7 @@ def estimate(
         estimates=estimates,
         scores=sides,
         null=null,
-        theory=theory,
+        claim=claim,
         claim_test=test,
         ceiling=ceiling,
         warnings=warnings,

@@ -65,8 +65,8 @@ def plan(
     if figure is not None:
         planned.save_figure(figure)
     if as_json:
-        theory = planned.theory.to_dict()
-        console.print_json(envelope([], theories=[theory], plan=planned.to_dict(), summary=planned.summary))
+        claim = planned.claim.to_dict()
+        console.print_json(envelope([], theories=[claim], plan=planned.to_dict(), summary=planned.summary))
         return
     title = f"canaries that detect less than the claimed noise ({planned.test} test, view {planned.view})"
     console.print_table(Table(title, *planned.cells()))

@@ -23,7 +23,7 @@ COLORS = {
     "ink": ("#1b2330", "#e7eaee"),
     "muted": ("#55606e", "#a9b2bd"),
     "line": ("#dde2e8", "#343b45"),
-    "theory": ("#4b5563", "#c3c9d1"),
+    "claim": ("#4b5563", "#c3c9d1"),
     "bound": ("#1760a8", "#76b5f2"),
     "estimate": ("#b45309", "#f0a85a"),
     "inserted": ("#0f766e", "#4fd1c0"),

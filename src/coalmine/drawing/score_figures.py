@@ -27,7 +27,7 @@ from coalmine.drawing.charts import (
     short,
     unit,
 )
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.stats import CosineNull, Null, Scores
 from coalmine.stats.nulls import parse_null
 from coalmine.stats.rates import epsilon_by_threshold
@@ -69,7 +69,7 @@ class Explorer:
         }
 
 
-def explorer(name: str, result: AuditResult) -> Explorer | None:
+def explorer(name: str, result: Result) -> Explorer | None:
     """Return the figures of a result's scores, or None if it has no scores of both sides."""
     scores = result.scores
     if scores is None or scores.nonmembers is None:
@@ -112,7 +112,7 @@ def _places(scores: Scores, delta: float) -> list[Place]:
     ]
 
 
-def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None, start: Place) -> Figure:
+def _histogram(name: str, result: Result, scores: Scores, null: Null | None, start: Place) -> Figure:
     sides = result.side_names
     members, others = scores.members, scores.observed
     edges = np.linspace(
@@ -173,7 +173,7 @@ def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None
     )
 
 
-def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, places: list[Place], start: int) -> Figure:
+def _roc(name: str, result: Result, scores: Scores, null: Null | None, places: list[Place], start: int) -> Figure:
     m, n = scores.members.size, scores.observed.size
     floor = 10.0 ** math.floor(math.log10(0.6 / max(m, n)))
     counted = [
@@ -187,13 +187,13 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
     # A little room above 100%: a claim that allows everything has its line there.
     y = quantitative("tpr", "true positive rate", **{**axes, "scale": {**axes["scale"], "domain": [floor, 1.25]}})
     layers: list[dict[str, Any]] = []
-    theory, notes = result.theory, ""
-    if theory is not None and math.isfinite(theory.epsilon):
+    claim, notes = result.claim, ""
+    if claim is not None and math.isfinite(claim.epsilon):
         style = {"opacity": 0.16, "line": {"color": THEORY, "strokeWidth": 1.5}, "clip": True, "color": THEORY}
-        allowed = _allowed(theory.epsilon, theory.delta, floor)
+        allowed = _allowed(claim.epsilon, claim.delta, floor)
         layers.append(layer("area", style, data=allowed, x=x, y=y, y2={"datum": floor}))
         notes = (
-            f" Shaded: what the claim of {numbers.at_most(theory.epsilon)} allows. Single points above it can be "
+            f" Shaded: what the claim of {numbers.at_most(claim.epsilon)} allows. Single points above it can be "
             "chance; the lower bound accounts for that."
         )
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
@@ -208,7 +208,7 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
         notes += " Long dashes: FPR from the exact null distribution instead of counts."
     style = {"color": INSERTED, "strokeWidth": 2, "clip": True}
     layers += [layer("line", style, x=x, y=y, order={"field": "i"}), *_current_place(x, y)]
-    layers.append(_roc_legend(x, y, claim=bool(notes) and theory is not None, exact=null is not None))
+    layers.append(_roc_legend(x, y, claim=bool(notes) and claim is not None, exact=null is not None))
     return Figure(
         name=f"{name}-roc",
         title="ROC curve.",
@@ -234,14 +234,14 @@ def _roc_legend(x: Spec, y: Spec, *, claim: bool, exact: bool) -> dict[str, Any]
     return layer("line", {}, data=[], x=x, y=y, color=color, strokeDash=dash)
 
 
-def _by_threshold(name: str, result: AuditResult, places: list[Place], start: int) -> Figure:
+def _by_threshold(name: str, result: Result, places: list[Place], start: int) -> Figure:
     data = [
         {"i": i, "threshold": p.threshold, "epsilon": None if p.epsilon is None else short(p.epsilon)}
         for i, p in enumerate(places)
     ]
     levels = {
         what: level.epsilon
-        for what, level in (("lower bound", result.bound), ("claim", result.theory))
+        for what, level in (("lower bound", result.bound), ("claim", result.claim))
         if level is not None and math.isfinite(level.epsilon)
     }
     x = quantitative("threshold", "threshold", scale={"zero": False, "nice": False}, axis={"tickCount": 5})

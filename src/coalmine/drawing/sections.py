@@ -12,7 +12,7 @@ from coalmine.drawing.html import NOTHING, Html, folded, joined, paragraphs, slu
 from coalmine.drawing.score_figures import Explorer, explorer
 from coalmine.results import words
 from coalmine.results.finding import Finding
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.stats import Estimate
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def plain_section(method: Method, results: MethodResults) -> Section:
 
 
 def result_part(
-    result: AuditResult, place: int, figures: Sequence[Figure] = (), more: Sequence[Html] = (), *, note: str = ""
+    result: Result, place: int, figures: Sequence[Figure] = (), more: Sequence[Html] = (), *, note: str = ""
 ) -> Part:
     """Return what there is to show of one result.
 
@@ -117,7 +117,7 @@ def warning_list(warnings: Sequence[str]) -> Html:
     return tag("div", {"class": "warning"}, tag("p", None, tag("strong", None, "Warnings")), tag("ul", None, *items))
 
 
-def estimate_table(result: AuditResult) -> Html:
+def estimate_table(result: Result) -> Html:
     """Return all estimates of a result with their intervals and assumptions."""
     rows = [
         [

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import NotApplicableError
 from coalmine.results.claim_test import ClaimTest, check_claim
-from coalmine.results.result import AuditResult, refutes
+from coalmine.results.result import Result, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import (
     METHODS,
@@ -76,7 +76,7 @@ def canary_evidence(
     design: Design,
     delta: float,
     confidence: float,
-    theory: Theory | None,
+    claim: Claim | None,
     independent: bool = True,
     expected: float | None = None,
     checks_detect: float | None = None,
@@ -94,7 +94,7 @@ def canary_evidence(
         design: How members were chosen.
         delta: The δ at which ε is stated.
         confidence: Confidence of bounds and intervals.
-        theory: The claimed guarantee, or None.
+        claim: The claimed guarantee, or None.
         independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
             directions hardly do. The quoted bound assumes it only where a null distribution is known.
         expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
@@ -105,7 +105,7 @@ def canary_evidence(
         >>> rng = np.random.default_rng(0)
         >>> evidence = canary_evidence(
         ...     rng.normal(2, 1, 100), rng.normal(0, 1, 100), null=NormalNull(), signs=False, design="fixed",
-        ...     delta=1e-5, confidence=0.95, theory=None,
+        ...     delta=1e-5, confidence=0.95, claim=None,
         ... )
         >>> evidence.estimates[0].method, evidence.scores.members.size
         ('exact-null', 100)
@@ -125,7 +125,7 @@ def canary_evidence(
     ordered = [estimates[name] for name in _ORDER if name in estimates]
     estimates_at_levels = with_stricter_bound(ordered, members, nonmembers, null=null, design=design)
     test = claim_test(
-        theory,
+        claim,
         estimates_at_levels,
         members,
         nonmembers,
@@ -150,7 +150,7 @@ def canary_evidence(
     )
 
 
-def recomputed_from_canaries(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> AuditResult:
+def recomputed_from_canaries(result: Result, siblings: Sequence[Result] = ()) -> Result:
     """Return a result with its estimates and claim test computed again from its scores, by `canary_evidence`.
 
     Args:
@@ -159,12 +159,12 @@ def recomputed_from_canaries(result: AuditResult, siblings: Sequence[AuditResult
     """
     assert result.scores is not None
     terms = {**result.recipe, "null": parse_null(result.recipe["null"])}
-    evidence = canary_evidence(result.scores.members, result.scores.observed, theory=result.theory, **terms)
+    evidence = canary_evidence(result.scores.members, result.scores.observed, claim=result.claim, **terms)
     return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
 
 
 def claim_test(
-    theory: Theory | None,
+    claim: Claim | None,
     estimates: Sequence[Estimate],
     members: Floats,
     nonmembers: Floats,
@@ -178,7 +178,7 @@ def claim_test(
     """Return the test of a claim, with the null distribution if the quoted bound uses one.
 
     Args:
-        theory: The claimed guarantee, or None.
+        claim: The claimed guarantee, or None.
         estimates: Estimates from these scores, the recommended one first.
         members: Scores of the inserted canaries.
         nonmembers: Scores of the held-out canaries.
@@ -192,13 +192,13 @@ def claim_test(
         The test, or None without a claim or a bound.
     """
     quoted = next((e for e in estimates if e.valid), None)
-    if theory is None or quoted is None or quoted.confidence is None:
+    if claim is None or quoted is None or quoted.confidence is None:
         return None
     uses_null = quoted.method == "exact-null"
     test = check_claim(
         members,
         None if uses_null else nonmembers,
-        theory,
+        claim,
         null=null if uses_null else None,
         confidence=quoted.confidence,
         design="fixed" if uses_null else design,
@@ -206,7 +206,7 @@ def claim_test(
         copies=copies,
         expected=expected,
     )
-    if not test.refuted and refutes(quoted.epsilon, quoted.delta, theory):
+    if not test.refuted and refutes(quoted.epsilon, quoted.delta, claim):
         # The bound alone exceeds the claim, but the test that was decided on does not reject it.
         return replace(test, verdict=Verdict.SUSPICIOUS)
     return test
@@ -297,12 +297,12 @@ def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> f
     return float(epsilon_gdp(max(0.0, shift) / width, delta)) if width > 0 else None
 
 
-def neighbors_apart(clients: int, theory: Theory | None) -> int:
+def neighbors_apart(clients: int, claim: Claim | None) -> int:
     """Return the number of neighboring steps that change the data of ``clients`` clients, for group privacy.
 
     One step per client if the claim is for replacing a client or if there is none; two if it is for adding or removing.
     """
-    return clients if theory is None or theory.adjacency == "replace-one" else 2 * clients
+    return clients if claim is None or claim.adjacency == "replace-one" else 2 * clients
 
 
 def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:

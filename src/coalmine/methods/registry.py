@@ -24,7 +24,7 @@ from coalmine.config import Settings
 from coalmine.errors import DataWarning, InputError, did_you_mean
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.job import Job, JobContext
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
 from coalmine.results.units import Unit
 
@@ -93,8 +93,8 @@ class Method:
     highlights: Callable[[MethodResults], Sequence[str]] | None = None
     tables: Callable[[MethodResults], list[Table]] | None = None
     charts: Callable[[MethodResults], Mapping[str, Any]] | None = None
-    recompute: Callable[[AuditResult, Sequence[AuditResult]], AuditResult] = recomputed_from_canaries
-    unit: Callable[[AuditResult], Unit] | None = None
+    recompute: Callable[[Result, Sequence[Result]], Result] = recomputed_from_canaries
+    unit: Callable[[Result], Unit] | None = None
     extras: Sequence[str] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
 

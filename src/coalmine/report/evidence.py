@@ -11,7 +11,7 @@ from coalmine.drawing.sections import Section
 from coalmine.report.picture import picture
 from coalmine.report.sentences import confident, in_short
 from coalmine.results.groups import Group, joint_confidence
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.tables import epsilons
 
 
@@ -50,7 +50,7 @@ def _table(groups: Sequence[Group]) -> Html:
     def attributes(column: str) -> dict[str, str]:
         return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
 
-    def row(result: AuditResult) -> Html:
+    def row(result: Result) -> Html:
         signed = zip("≤≥≈", epsilons(result), strict=True)
         cells = [
             result.adversary,
@@ -79,7 +79,7 @@ def _table(groups: Sequence[Group]) -> Html:
     return framed("Every adversary in numbers", tag("thead", None, head), *bodies)
 
 
-def _p_value(result: AuditResult) -> str:
+def _p_value(result: Result) -> str:
     p_value = None if result.claim_test is None else result.claim_test.p_value
     return "–" if p_value is None else f"{p_value:.2g}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from coalmine.methods import registry
 from coalmine.report.subjects import Subject
 from coalmine.results.finding import Check
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun
 from coalmine.results.verdict import Verdict
 from coalmine.results.words import listed
@@ -16,7 +16,7 @@ FEW = 3
 """Adversaries, bugs and warnings that fit on the first page; the sections below have all of them."""
 
 
-def adversaries(results: Sequence[AuditResult], *, most: int | None = FEW) -> str:
+def adversaries(results: Sequence[Result], *, most: int | None = FEW) -> str:
     """Return who attacked, each with the methods.
 
     Args:

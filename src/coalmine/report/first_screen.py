@@ -13,7 +13,7 @@ from coalmine.report.sentences import confident, odds, sentence
 from coalmine.report.subjects import Subject, subjects
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.groups import Group
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun
 from coalmine.results.verdict import Verdict
 from coalmine.results.words import states_noise
@@ -127,7 +127,7 @@ def _tiles(group: Group) -> Html:
     )
 
 
-def _ceiling(result: AuditResult) -> str:
+def _ceiling(result: Result) -> str:
     """Return the largest bound that these scores can show, if there is such a limit."""
     if result.ceiling is None or result.bound is None or result.bound.method != "simultaneous":
         return ""
@@ -140,13 +140,13 @@ def _power(test: ClaimTest | None) -> tuple[str, str]:
         return "–", "nothing to test"
     if test.detectable_noise is None:
         return "–", "not known, or too weak to notice anything"
-    if test.theory is not None and not states_noise(test.theory):
-        epsilon = test.theory.epsilon / test.detectable_noise
+    if test.claim is not None and not states_noise(test.claim):
+        epsilon = test.claim.epsilon / test.detectable_noise
         return f"ε\u00a0>\u00a0{numbers.epsilon(epsilon)}", "80% power"
     return f"<\u00a0{test.detectable_noise:.2g}", "of the claimed noise (80% power)"
 
 
-def _no_guess(result: AuditResult | None) -> str:
+def _no_guess(result: Result | None) -> str:
     """Return why a result has no best guess, if it is for lack of scores."""
     return "too few scores for one" if result is not None and result.lacks_scores else ""
 
@@ -201,7 +201,7 @@ def _sentences(texts: Iterator[str]) -> str:
     return " ".join(f"{text}." for text in texts)
 
 
-def _warnings(results: Sequence[AuditResult]) -> Html:
+def _warnings(results: Sequence[Result]) -> Html:
     """Return the first warnings, each with a link to the section that has all of them."""
     alike: dict[str, tuple[str, str]] = {}
     for result in results:

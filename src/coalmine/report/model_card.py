@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.report.facts import adversaries, highlights, not_tested, origin
 from coalmine.report.subjects import Subject, subjects
 from coalmine.results import words
@@ -71,44 +71,44 @@ def _release(run: SavedRun, subject: Subject) -> Iterator[Row]:
 def _guarantee(subject: Subject) -> Iterator[Row]:
     """Yield the claim that the deciding result was compared with."""
     strongest = subject.lead.strongest
-    theory = subject.theory if strongest is None or strongest.theory is None else strongest.theory
-    claims = theory is not None and not subject.unprotected and math.isfinite(theory.epsilon)
-    yield "Definition of privacy", _definition(theory) if claims else "none"
+    claim = subject.claim if strongest is None or strongest.claim is None else strongest.claim
+    claims = claim is not None and not subject.unprotected and math.isfinite(claim.epsilon)
+    yield "Definition of privacy", _definition(claim) if claims else "none"
     yield "Unit of privacy", str(strongest.unit) if claims and strongest is not None else ""
-    yield "Adjacency", theory.adjacency.replace("-", " ") if theory is not None and claims else ""
-    yield "ε", _epsilon(theory, subject) if theory is not None and claims else "none claimed"
-    yield "δ", f"{theory.delta:g}" if theory is not None and claims else ""
-    yield "Accounting", _accounting(theory) if claims else ""
-    yield "Trust model", _trust(subject, theory)
+    yield "Adjacency", claim.adjacency.replace("-", " ") if claim is not None and claims else ""
+    yield "ε", _epsilon(claim, subject) if claim is not None and claims else "none claimed"
+    yield "δ", f"{claim.delta:g}" if claim is not None and claims else ""
+    yield "Accounting", _accounting(claim) if claims else ""
+    yield "Trust model", _trust(subject, claim)
 
 
-def _epsilon(theory: Theory, subject: Subject) -> str:
+def _epsilon(claim: Claim, subject: Subject) -> str:
     """Return the claimed ε, and the range of the others where several settings were tested."""
     others = subject.lead.claims
     span = f" ({words.number(others[0])} to {words.number(others[-1])} were tested)" if len(others) > 1 else ""
-    return f"{words.number(theory.epsilon)}{span}"
+    return f"{words.number(claim.epsilon)}{span}"
 
 
-def _definition(theory: Theory | None) -> str:
-    pure = theory is not None and theory.delta == 0
+def _definition(claim: Claim | None) -> str:
+    pure = claim is not None and claim.delta == 0
     return "pure differential privacy (ε)" if pure else "approximate differential privacy (ε, δ)"
 
 
-def _accounting(theory: Theory | None) -> str:
-    if theory is None or theory.accountant == "unknown":
+def _accounting(claim: Claim | None) -> str:
+    if claim is None or claim.accountant == "unknown":
         return ""
-    if theory.accountant == "claimed":
+    if claim.accountant == "claimed":
         return "ε was stated, not computed"
-    return f"{theory.accountant}, composed over {words.plural(theory.rounds, 'round')}"
+    return f"{claim.accountant}, composed over {words.plural(claim.rounds or 0, 'round')}"
 
 
-def _trust(subject: Subject, theory: Theory | None) -> str:
+def _trust(subject: Subject, claim: Claim | None) -> str:
     """Return whom users have to trust, where the mechanism is one of ours and says so."""
     if subject.unprotected:
         return "users trust everybody who sees a release"
-    if theory is not None and theory.local_epsilon is not None:
+    if claim is not None and claim.local_epsilon is not None:
         return "local: users randomize their own reports and trust nobody"
-    if subject.training and theory is not None and theory.noise_multiplier is not None:
+    if subject.training and claim is not None and claim.noise_multiplier is not None:
         return "central: users trust the server that clips, sums and adds noise"
     return ""
 

@@ -8,7 +8,7 @@ from coalmine.drawing.charts import COLORS
 from coalmine.drawing.html import Html, joined, tag
 from coalmine.results import words
 from coalmine.results.groups import grouped
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.tables import Table
 from coalmine.results.verdict import Verdict
 
@@ -22,7 +22,7 @@ _COLORS = {
 _CELL = "text-align: left; padding: 0.2em 0.8em"
 
 
-def as_html(results: Sequence[AuditResult]) -> str:
+def as_html(results: Sequence[Result]) -> str:
     """Return results as HTML without scripts.
 
     Args:

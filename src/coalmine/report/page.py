@@ -30,7 +30,7 @@ from coalmine.results.directory import RunDirectory
 from coalmine.results.files import save
 from coalmine.results.groups import grouped
 from coalmine.results.manifest import REPORT
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
 from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
@@ -56,7 +56,7 @@ def write_report(directory: Path, *, auditor: str = "") -> Path:
 
 
 def write_results(
-    results: Sequence[AuditResult], path: Path, title: str = "", facts: Mapping[str, object] | None = None
+    results: Sequence[Result], path: Path, title: str = "", facts: Mapping[str, object] | None = None
 ) -> Path:
     """Write the report of results that belong to no run directory, and return its path.
 
@@ -80,9 +80,7 @@ def write_results(
 
 
 @contextmanager
-def unsaved(
-    results: Sequence[AuditResult], title: str, facts: Mapping[str, object] | None = None
-) -> Iterator[SavedRun]:
+def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> Iterator[SavedRun]:
     """Yield results as the run that saving them now would give, with its date and fingerprint.
 
     Args:

@@ -27,7 +27,7 @@ from coalmine.drawing.charts import (
     unit,
 )
 from coalmine.results.groups import Group
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.tables import epsilons
 
 _BOUND = "lower bound: ε is at least this"
@@ -40,7 +40,7 @@ _LONGEST = 2.5
 _CHARACTER = 6.6
 """Width of a character of a label in pixels, on average and rounded up."""
 
-Row = tuple[float, AuditResult]
+Row = tuple[float, Result]
 """A result, and how far down its strip is."""
 
 
@@ -181,7 +181,7 @@ def _how_to_read(groups: Sequence[Group], end: float) -> Iterator[str]:
         yield "An arrow at the right end means that the interval continues."
 
 
-def _overshoots(result: AuditResult) -> bool:
+def _overshoots(result: Result) -> bool:
     """Whether the best guess exceeds the claim."""
     claim, _, guess = epsilons(result)
     return claim is not None and guess is not None and guess > claim
@@ -196,12 +196,12 @@ def _end(groups: Sequence[Group]) -> float:
     return 1.06 * max([points, *(end for end in ends if end <= _LONGEST * points)])
 
 
-def _numbers(result: AuditResult) -> str:
+def _numbers(result: Result) -> str:
     claim, bound, guess = epsilons(result)
     parts = [("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim)]
     shown = [f"{words} {numbers.epsilon(value)}" for words, value in parts if value is not None]
     return ("REFUTED: " if result.refuted else "") + " · ".join(shown)
 
 
-def _described(result: AuditResult, group: Group) -> str:
+def _described(result: Result, group: Group) -> str:
     return f"{result.method}, {result.label}, {group.title}: {_numbers(result)}."

@@ -11,7 +11,7 @@ from coalmine.errors import InputError, did_you_mean
 from coalmine.report.page import section_of
 from coalmine.report.picture import picture
 from coalmine.results.groups import grouped
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 
 KINDS = ("epsilon", "roc", "scores", "rounds")
 """The charts that `plot` draws."""
@@ -23,7 +23,7 @@ _NEEDS = {
 }
 
 
-def plot(results: Sequence[AuditResult], kind: str = "epsilon") -> Any:
+def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
     """Return an altair chart of results.
 
     Args:
@@ -45,7 +45,7 @@ def plot(results: Sequence[AuditResult], kind: str = "epsilon") -> Any:
     return altair.Chart.from_dict(standalone(figures))
 
 
-def _figures(results: Sequence[AuditResult], kind: str) -> list[Figure]:
+def _figures(results: Sequence[Result], kind: str) -> list[Figure]:
     if kind == "epsilon":
         return [picture(grouped(results))]
     return [

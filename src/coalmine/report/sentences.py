@@ -8,7 +8,7 @@ from coalmine.drawing import numbers
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.groups import Group
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.verdict import Verdict
 
 
@@ -26,14 +26,14 @@ def sentence(group: Group) -> str:
         return f"{text} No adversary shows any leak."
     bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({confident(strongest)})"
     text += f" Lower bound: an adversary who {strongest.adversary} shows {bound}"
-    if len(group.claims) > 1 and strongest.theory is not None:
-        text += f", against a claim of {numbers.at_most(strongest.theory.epsilon)}"
+    if len(group.claims) > 1 and strongest.claim is not None:
+        text += f", against a claim of {numbers.at_most(strongest.claim.epsilon)}"
     if strongest.verdict is Verdict.REFUTED and not strongest.bugs:
         return f"{text}. Look for missing noise, skipped clipping or an accountant that assumes other sampling."
     return f"{text}."
 
 
-def _tested(result: AuditResult, test: ClaimTest, group: Group) -> str:
+def _tested(result: Result, test: ClaimTest, group: Group) -> str:
     """Return what the test of the claim says beyond the verdict, with a space before it."""
     if test.verdict is Verdict.REFUTED and test.p_value is not None:
         return f" The scores refute it, {words.p_value_text(test.p_value)}{_whole_curve(result)}.{_noise(test, group)}"
@@ -42,10 +42,10 @@ def _tested(result: AuditResult, test: ClaimTest, group: Group) -> str:
     return words.power_sentence(test)
 
 
-def _whole_curve(result: AuditResult) -> str:
+def _whole_curve(result: Result) -> str:
     """Explain a refutation by scores whose lower bound is below the claim."""
-    bound, theory = result.decisive, result.theory
-    if bound is None or theory is None or bound.epsilon > theory.epsilon:
+    bound, claim = result.decisive, result.claim
+    if bound is None or claim is None or bound.epsilon > claim.epsilon:
         return ""
     return ", although the lower bound is below it: the test looks at error rates everywhere, not only at this δ"
 
@@ -62,9 +62,9 @@ def _noise(test: ClaimTest, group: Group) -> str:
     return f" At most {share:.3g} of the claimed noise is there ({sure}), which means {_equals(epsilon)}."
 
 
-def _weakness(result: AuditResult, test: ClaimTest, group: Group) -> str:
+def _weakness(result: Result, test: ClaimTest, group: Group) -> str:
     """Return what could have gone unnoticed, how many canaries it takes, and what the checks cover all the same."""
-    noise = test.theory is None or words.states_noise(test.theory)
+    noise = test.claim is None or words.states_noise(test.claim)
     text = f" By the canaries' scores, {'half the claimed noise' if noise else 'twice this ε'} could go unnoticed."
     if not words.lacks_canaries(result):
         side = result.side_names[0]
@@ -120,17 +120,17 @@ def _claimed(group: Group) -> str:
     if math.isinf(claims[-1]):
         return "The accountant gives no finite guarantee."
     if len(claims) == 1:
-        deltas = {result.theory.delta for result in group.results if result.theory is not None}
+        deltas = {result.claim.delta for result in group.results if result.claim is not None}
         at = f" at δ\u00a0=\u00a0{deltas.pop():g}" if len(deltas) == 1 else ""
         return f"The claim is {numbers.at_most(claims[0])}{at}."
     return f"The claims are {numbers.at_most(claims[0])} to {numbers.at_most(claims[-1])}, by adversary or setting."
 
 
-def _against(result: AuditResult, group: Group) -> str:
+def _against(result: Result, group: Group) -> str:
     """Return the claim that a result is compared with, and the range of the others."""
-    if result.theory is None:
+    if result.claim is None:
         return ""
-    text = f", claimed {numbers.at_most(result.theory.epsilon)}"
+    text = f", claimed {numbers.at_most(result.claim.epsilon)}"
     if len(group.claims) > 1:
         text += f" ({numbers.epsilon(group.claims[0])} to {numbers.epsilon(group.claims[-1])} by adversary or setting)"
     return text
@@ -141,7 +141,7 @@ def _notes(group: Group) -> list[str]:
     return list(dict.fromkeys(str(result.details["note"]) for result in group.results if result.details.get("note")))
 
 
-def confident(result: AuditResult) -> str:
+def confident(result: Result) -> str:
     """Return the confidence of a result's bound in words."""
     confidence = 0.0 if result.bound is None else result.bound.confidence or 0.0
     return f"{100 * confidence:g}% confidence"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.drawing import numbers
 from coalmine.drawing.html import slug
 from coalmine.results.groups import Group, grouped
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun
 from coalmine.results.verdict import WORST_FIRST, Verdict
 from coalmine.results.words import plural
@@ -37,7 +37,7 @@ class Subject:
     """
 
     name: str
-    results: Sequence[AuditResult]
+    results: Sequence[Result]
     training: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Subject:
     def unprotected(self) -> bool:
         """Whether it is known to add no noise, unless that has refuted a claim."""
         no_noise = not self.training.get("private", True) or any(
-            theory.epsilon == math.inf and not theory.has_noise for theory in self._theories
+            claim.epsilon == math.inf and not claim.has_noise for claim in self._claims
         )
         return no_noise and self.lead.verdict is not Verdict.REFUTED
 
@@ -75,13 +75,13 @@ class Subject:
         return self.results[0].config if self.results else {}
 
     @property
-    def theory(self) -> Theory | None:
+    def claim(self) -> Claim | None:
         """The claim about the most rounds."""
-        return max(self._theories, key=lambda theory: theory.rounds, default=None)
+        return max(self._claims, key=lambda claim: claim.rounds or 0, default=None)
 
     @property
-    def _theories(self) -> list[Theory]:
-        return [result.theory for result in self.results if result.theory is not None]
+    def _claims(self) -> list[Claim]:
+        return [result.claim for result in self.results if result.claim is not None]
 
     @property
     def data(self) -> str:
@@ -117,11 +117,11 @@ class Subject:
     @property
     def rounds(self) -> str:
         """The number of rounds; empty if unknown or if nothing is trained."""
-        theory = self.theory
+        claim = self.claim
         # A claim taken from elsewhere counts as one round, whatever it covers.
-        counted = None if theory is None or theory.accountant == "claimed" else theory.rounds
+        counted = None if claim is None or claim.accountant == "claimed" else claim.rounds
         rounds = self.training.get("rounds") or counted
-        local = theory is not None and theory.local_epsilon is not None
+        local = claim is not None and claim.local_epsilon is not None
         return "" if rounds is None or (local and rounds == 1) else plural(int(rounds), "round")
 
     @property
@@ -133,17 +133,17 @@ class Subject:
     @property
     def noise(self) -> str:
         """The noise in words; empty if unknown."""
-        theory = self.theory
+        claim = self.claim
         if self.unprotected:
             return "no noise"
-        if theory is None:
+        if claim is None:
             return ""
-        if theory.noise_schedule:
-            multipliers = [noise for noise, _ in theory.noise_schedule]
+        if claim.noise_schedule:
+            multipliers = [noise for noise, _ in claim.noise_schedule]
             return f"Gaussian noise with noise multipliers {min(multipliers):g} to {max(multipliers):g}"
-        if theory.noise_multiplier is not None:
-            return f"Gaussian noise with noise multiplier {theory.noise_multiplier:g}"
-        local = sorted({t.local_epsilon for t in self._theories if t.local_epsilon is not None})
+        if claim.noise_multiplier is not None:
+            return f"Gaussian noise with noise multiplier {claim.noise_multiplier:g}"
+        local = sorted({t.local_epsilon for t in self._claims if t.local_epsilon is not None})
         if not local:
             return ""
         span = f"{local[0]:g}" if len(local) == 1 else f"{local[0]:g} to {local[-1]:g}"
@@ -152,9 +152,9 @@ class Subject:
     @property
     def sampling(self) -> str:
         """The sampling in words; empty if unknown."""
-        theory = self.theory
-        text = str(self.config.get("cohort") or "") if theory is None else theory.sampling
-        if theory is not None and theory.local_epsilon is not None:
+        claim = self.claim
+        text = str(self.config.get("cohort") or "") if claim is None else str(claim.sampling or "")
+        if claim is not None and claim.local_epsilon is not None:
             return ""
         name, _, value = text.partition(":")
         if name == "poisson":
@@ -181,7 +181,7 @@ def subjects(run: SavedRun) -> list[Subject]:
 
     Results of a Python session name no training and count as one subject.
     """
-    by_name: dict[str, list[AuditResult]] = {name: [] for name in run.trainings}
+    by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
     for result in run.results:
         by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
     made = [

@@ -4,16 +4,16 @@ from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import results_to_dict, save
 from coalmine.results.gate import Gate, judge
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.units import Unit
 from coalmine.results.verdict import Verdict
 
 __all__ = [
-    "AuditResult",
     "ClaimTest",
     "Gate",
     "MethodResults",
+    "Result",
     "RunDirectory",
     "SavedRun",
     "Unit",

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
 from coalmine.results.noise_shares import (
     HALF_THE_NOISE,
@@ -58,7 +58,7 @@ class ClaimTest:
             noise multiplier, an ε above the claimed one divided by this share. None if it detects nothing.
         canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few;
             None if they are enough, or if a million (4,000 that depend on each other) would not be.
-        theory: The claim that was tested; None until a result adds its own. It takes no test of another claim.
+        claim: The claim that was tested; None until a result adds its own. It takes no test of another claim.
 
     Example:
         >>> ClaimTest(verdict=Verdict.REFUTED, p_value=1e-4, confidence=0.95).refuted
@@ -73,7 +73,7 @@ class ClaimTest:
     noise_estimate: float | None = None
     detectable_noise: float | None = None
     canaries_needed: int | None = None
-    theory: Theory | None = field(default=None, repr=False)
+    claim: Claim | None = field(default=None, repr=False)
 
     @property
     def refuted(self) -> bool:
@@ -86,17 +86,17 @@ class ClaimTest:
 
         None if that share is unknown or not below 1.
         """
-        if self.theory is None or self.noise_at_most is None or self.noise_at_most >= 1:
+        if self.claim is None or self.noise_at_most is None or self.noise_at_most >= 1:
             return None
         # Of a trade-off curve: the largest ln((TPR - δ) / FPR). A grid of FPRs can only miss a little of it.
         fpr = np.geomspace(1e-40, 1, 8000)
-        gain = self.theory.curve(self.noise_at_most).tpr(fpr) - self.theory.delta
+        gain = self.claim.curve(self.noise_at_most).tpr(fpr) - self.claim.delta
         return float(np.max(np.log(np.maximum(gain, fpr) / fpr)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields but the claim, which a result states itself, ready for JSON."""
         values = {**vars(self), "verdict": self.verdict.value}
-        del values["theory"]
+        del values["claim"]
         return values
 
     @classmethod
@@ -108,7 +108,7 @@ class ClaimTest:
 def check_claim(
     members: ArrayLike,
     nonmembers: ArrayLike | None,
-    theory: Theory,
+    claim: Claim,
     *,
     confidence: float = 0.95,
     design: Design = "fixed",
@@ -128,7 +128,7 @@ def check_claim(
     Args:
         members: Scores of inserted canaries, shape (m,); higher means more likely a member.
         nonmembers: Scores of held-out canaries, shape (n,); None if ``null`` is given.
-        theory: The claimed guarantee, such as `coalmine.theory` or `coalmine.accounting.claimed` return.
+        claim: The claimed guarantee, such as `coalmine.claim` or `coalmine.claims.claimed` return.
         confidence: One minus the false-alarm rate, in [0.5, 1).
         design: How members were chosen: in ``"fixed"`` numbers, or by ``"coin-flips"``, one for each canary.
         null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
@@ -145,27 +145,27 @@ def check_claim(
 
     Example:
         >>> import numpy as np
-        >>> from coalmine.accounting import EveryRound, theory
-        >>> claim = theory(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
+        >>> from coalmine.claims import EveryRound, claim
+        >>> claim = Claim(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
         >>> rng = np.random.default_rng(0)
         >>> test = check_claim(rng.normal(1 / 0.3, 1, 50), rng.normal(0, 1, 50), claim)  # half of the claimed noise
         >>> test.verdict.value, round(claim.epsilon, 1), test.noise_at_most < 0.8
         ('refuted', 8.0, True)
     """
-    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) return")
+    check_kind("claim", claim, Claim, "a Claim, as audit.claim(...) or coalmine.Claim(...) return")
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     alpha = 1 - check_confidence(confidence)
-    if theory.epsilon == math.inf:
-        return ClaimTest(verdict=Verdict.NO_CLAIM, theory=theory)
+    if claim.epsilon == math.inf:
+        return ClaimTest(verdict=Verdict.NO_CLAIM, claim=claim)
     check_count("copies", copies)
-    guesses = _planned_guesses(scores, theory, alpha, copies) if dependent and null is None else None
+    guesses = _planned_guesses(scores, claim, alpha, copies) if dependent and null is None else None
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
-    evidence = _Evidence(tests, theory, alpha, copies, expected)
+    evidence = _Evidence(tests, claim, alpha, copies, expected)
     p_value = tests.p_value(evidence.curve(0))
     detectable = evidence.detectable_noise
     if p_value <= alpha:
         verdict = Verdict.REFUTED
-    elif _estimate_exceeds(scores, theory, confidence, copies):
+    elif _estimate_exceeds(scores, claim, confidence, copies):
         verdict = Verdict.SUSPICIOUS
     elif detectable is None or detectable < HALF_THE_NOISE:
         verdict = Verdict.TOO_WEAK
@@ -176,11 +176,11 @@ def check_claim(
         p_value=p_value,
         confidence=confidence,
         assumes=tests.assumes,
-        noise_at_most=evidence.noise_at_most if theory.has_noise else None,
-        noise_estimate=evidence.noise_estimate if theory.has_noise else None,
+        noise_at_most=evidence.noise_at_most if claim.has_noise else None,
+        noise_estimate=evidence.noise_estimate if claim.has_noise else None,
         detectable_noise=detectable,
         canaries_needed=evidence.canaries_needed if verdict is Verdict.TOO_WEAK else None,
-        theory=theory,
+        claim=claim,
     )
 
 
@@ -188,14 +188,14 @@ class _Evidence:
     """What the scores say about the share of the claimed noise: `RATIO` to an exponent, of which 0 is the claim."""
 
     def __init__(
-        self, tests: ClaimTests, theory: Theory, alpha: float, copies: int, expected: float | None = None
+        self, tests: ClaimTests, claim: Claim, alpha: float, copies: int, expected: float | None = None
     ) -> None:
-        self._tests, self._theory, self._alpha, self._copies = tests, theory, alpha, copies
+        self._tests, self._claim, self._alpha, self._copies = tests, claim, alpha, copies
         self._expected = expected
 
     def curve(self, exponent: int) -> Curve:
         """Return the curve for a share of the claimed noise."""
-        return _curve(self._theory, RATIO**exponent, self._copies)
+        return _curve(self._claim, RATIO**exponent, self._copies)
 
     @property
     def noise_at_most(self) -> float | None:
@@ -266,20 +266,20 @@ def with_less_noise(observed: float, allowed: float, allowed_then: float) -> flo
     return float((allowed_then**-2 + rest) ** -0.5)
 
 
-def _curve(theory: Theory, share: float, copies: int) -> Curve:
+def _curve(claim: Claim, share: float, copies: int) -> Curve:
     """Return the curve of a claim for a share of its noise and several copies."""
-    curve = theory.curve(share)
+    curve = claim.curve(share)
     return curve if copies == 1 else GroupCurve(curve, copies)
 
 
-def _planned_guesses(scores: Scores, theory: Theory, alpha: float, copies: int) -> int:
+def _planned_guesses(scores: Scores, claim: Claim, alpha: float, copies: int) -> int:
     """Return the number of guesses about dependent scores that most likely detects half of the noise.
 
     It depends on the claim and on the number of canaries alone, and is the same for all shares of the noise: numbers
     chosen for each share would have to pay for their choice.
     """
-    claim, half = (_curve(theory, share, copies) for share in (1.0, HALF_THE_NOISE))
-    return most_powerful_guesses(scores.members.size + scores.observed.size, claim, half, alpha)
+    whole, half = (_curve(claim, share, copies) for share in (1.0, HALF_THE_NOISE))
+    return most_powerful_guesses(scores.members.size + scores.observed.size, whole, half, alpha)
 
 
 def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
@@ -288,21 +288,21 @@ def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
         return separation(np.log(curve.fpr((np.arange(2000) + 0.5) / 2000)), members)
 
 
-def _estimate_exceeds(scores: Scores, theory: Theory, confidence: float, copies: int) -> bool:
+def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: int) -> bool:
     """Whether the calibrated estimate lies entirely above the claim: the scores look normal, and δ > 0.
 
     With few scores Laplace noise, say, passes for normal, whose ε is far larger. A claim that follows from Gaussian
     noise is safe from this: other noise on top of it makes the estimate smaller.
     """
-    if theory.delta == 0 or copies > 1 or (scores.few and not theory.has_noise):
+    if claim.delta == 0 or copies > 1 or (scores.few and not claim.has_noise):
         return False
     try:
-        estimate = gaussian_shift(scores, delta=theory.delta, confidence=confidence)
+        estimate = gaussian_shift(scores, delta=claim.delta, confidence=confidence)
         # Both sides together: the test then has twice the scores to notice other noise with.
         normal = anderson_darling(np.concatenate(_standardized(scores))).p_value >= _NOT_NORMAL
     except (NotApplicableError, InputError):
         return False
-    return normal and (estimate.lower or 0.0) > theory.epsilon
+    return normal and (estimate.lower or 0.0) > claim.epsilon
 
 
 def _standardized(scores: Scores) -> list[Floats]:

@@ -13,7 +13,7 @@ from coalmine.errors import InputError, check_kind, did_you_mean
 from coalmine.files import remove, write_arrays, write_json
 from coalmine.results.manifest import PROVENANCE, RESULT, Manifest
 from coalmine.results.provenance import provenance
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 
 SCHEMA = 2
 """Version of the result format; ``schema.json`` describes it."""
@@ -29,13 +29,13 @@ def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any
     return {"schema": SCHEMA, "coalmine": __version__, "results": [dict(result) for result in results], **more}
 
 
-def results_to_dict(results: Sequence[AuditResult], **more: Any) -> dict[str, Any]:
+def results_to_dict(results: Sequence[Result], **more: Any) -> dict[str, Any]:
     """Return results as they are written to ``result.json`` and printed by ``--json``."""
     return envelope([result.to_dict() for result in results], **more)
 
 
 def save(
-    results: AuditResult | Sequence[AuditResult],
+    results: Result | Sequence[Result],
     directory: Path | str,
     *,
     facts: Mapping[str, object] | None = None,
@@ -63,9 +63,9 @@ def save(
         ...     sorted(path.name for path in Path(directory).iterdir())
         ['manifest.sha256', 'provenance.json', 'result.json', 'scores-mechanism-release.npz']
     """
-    several = [results] if isinstance(results, AuditResult) else list(results)
+    several = [results] if isinstance(results, Result) else list(results)
     for result in several:
-        check_kind("a result", result, AuditResult, "an AuditResult, or a list of them")
+        check_kind("a result", result, Result, "an Result, or a list of them")
     _check_names(several)
     stated = checked_facts(facts or {})
     directory = Path(directory)
@@ -108,9 +108,9 @@ def write_method_results(results: MethodResults, directory: Path) -> None:
         write_json(directory / f"{name}.json", document)
 
 
-def _check_names(results: Sequence[AuditResult]) -> None:
+def _check_names(results: Sequence[Result]) -> None:
     """Refuse results whose scores would be one file, here or where case does not count."""
-    taken: dict[str, AuditResult] = {}
+    taken: dict[str, Result] = {}
     for result in results:
         same = taken.setdefault(result.file_stem.casefold(), result)
         if same is not result:
@@ -129,7 +129,7 @@ def write_content(content: Mapping[str, Any], directory: Path) -> None:
     write_json(directory / RESULT, {**content, "results": results})
 
 
-def write_scores(result: AuditResult, directory: Path) -> None:
+def write_scores(result: Result, directory: Path) -> None:
     """Write a result's scores, which ``coalmine estimate`` reads too, and its further arrays."""
     if result.scores is not None:
         scores: dict[str, npt.ArrayLike] = {"members": result.scores.members}
@@ -140,11 +140,11 @@ def write_scores(result: AuditResult, directory: Path) -> None:
         write_arrays(arrays_path(result, directory), dict(result.arrays))
 
 
-def scores_path(result: AuditResult, directory: Path) -> Path:
+def scores_path(result: Result, directory: Path) -> Path:
     """Return the path of a result's scores."""
     return directory / f"scores-{result.file_stem}.npz"
 
 
-def arrays_path(result: AuditResult, directory: Path) -> Path:
+def arrays_path(result: Result, directory: Path) -> Path:
     """Return the path of a result's further arrays."""
     return directory / f"arrays-{result.file_stem}.npz"

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 
 _TRIALS = ("scores", "present", "round")  # arrays of a method whose canaries have a score in each of many trials
 
 
-def estimates_frame(results: Sequence[AuditResult]) -> Any:
+def estimates_frame(results: Sequence[Result]) -> Any:
     """Return one row per estimate, beside the claim and the verdict.
 
     Args:
@@ -31,7 +31,7 @@ def estimates_frame(results: Sequence[AuditResult]) -> Any:
             "training": result.training,
             "unit": result.unit.name,
             "verdict": result.verdict.value,
-            "claimed_epsilon": None if result.theory is None else result.theory.epsilon,
+            "claimed_epsilon": None if result.claim is None else result.claim.epsilon,
             "p_value": None if result.claim_test is None else result.claim_test.p_value,
             "estimator": estimate.method,
             "epsilon": estimate.epsilon,
@@ -48,7 +48,7 @@ def estimates_frame(results: Sequence[AuditResult]) -> Any:
     return as_frame(rows, numbers)
 
 
-def scores_frame(results: Sequence[AuditResult]) -> Any:
+def scores_frame(results: Sequence[Result]) -> Any:
     """Return one row per score: method, view, variant, canary, member, score, and the round where scores have one.
 
     Args:
@@ -80,7 +80,7 @@ def as_frame(rows: Sequence[Mapping[str, Any]], numbers: Sequence[str] = ()) -> 
     return _pandas().DataFrame(list(rows)).astype(dict.fromkeys(numbers, float) if rows else {})
 
 
-def _columns(result: AuditResult) -> dict[str, Any]:
+def _columns(result: Result) -> dict[str, Any]:
     """Return the columns that differ within a result."""
     assert result.scores is not None
     arrays = result.arrays

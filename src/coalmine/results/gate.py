@@ -15,7 +15,7 @@ from coalmine.results import words
 from coalmine.results.finding import CHECK_RATE
 from coalmine.results.groups import share_of_claim
 from coalmine.results.judging import Judgment, judged_together
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import Result, in_json
 from coalmine.results.verdict import LEADING, Verdict
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
@@ -205,7 +205,7 @@ class Gate:
 
 
 def judge(
-    results: Sequence[AuditResult],
+    results: Sequence[Result],
     *,
     max_epsilon: float | None = None,
     methods: Sequence[str] = (),
@@ -252,7 +252,7 @@ def _telling(judgment: Judgment) -> tuple[int, float]:
 def _claim_of(judgment: Judgment) -> tuple[object, ...]:
     """Return what a result's claim says, and about whom: the unit, the training, ε and δ."""
     result = judgment.result
-    claim = None if result.theory is None else (result.theory.epsilon, result.theory.delta)
+    claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
     return result.unit, result.training, claim
 
 
@@ -269,7 +269,7 @@ def _least_likely(judgment: Judgment) -> tuple[float, float, float]:
     return (bug, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
 
 
-def _chosen(results: Sequence[AuditResult], methods: Sequence[str], views: Sequence[str]) -> list[AuditResult]:
+def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[str]) -> list[Result]:
     for kind, names in (("method", methods), ("view", views)):
         available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
         for name in names:

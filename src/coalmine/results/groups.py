@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coalmine.results.finding import Finding
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
 
 
@@ -21,10 +21,10 @@ class Group:
     """
 
     title: str
-    results: Sequence[AuditResult]
+    results: Sequence[Result]
 
     @property
-    def bounded(self) -> list[AuditResult]:
+    def bounded(self) -> list[Result]:
         """The results with a valid lower bound."""
         return [result for result in self.results if result.decisive is not None]
 
@@ -34,7 +34,7 @@ class Group:
         return _overall(_deciding(self.bounded or self.results))
 
     @property
-    def strongest(self) -> AuditResult | None:
+    def strongest(self) -> Result | None:
         """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
         verdict = self.verdict
         leading = [result for result in _deciding(self.bounded) if result.verdict is verdict]
@@ -54,23 +54,23 @@ class Group:
     @property
     def claims(self) -> list[float]:
         """The different claimed ε, in ascending order."""
-        return sorted({result.theory.epsilon for result in self.results if result.theory is not None})
+        return sorted({result.claim.epsilon for result in self.results if result.claim is not None})
 
     @property
     def claim(self) -> float | None:
         """The claim to show: the one that the strongest result is compared with, else the largest."""
         strongest = self.strongest
-        if strongest is not None and strongest.theory is not None:
-            return strongest.theory.epsilon
+        if strongest is not None and strongest.claim is not None:
+            return strongest.claim.epsilon
         return max(self.claims, default=None)
 
 
-def grouped(results: Sequence[AuditResult]) -> list[Group]:
+def grouped(results: Sequence[Result]) -> list[Group]:
     """Group results by unit and training: alarms, then whole releases, then rounds and phrases; the worst first.
 
     Of results that differ only in their variant, the most telling of each view is kept.
     """
-    groups: dict[str, list[AuditResult]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in shown_results(results):
         special = result.training not in ("", "training")
         title = f"{result.unit.name} ({result.training})" if special else result.unit.name
@@ -79,11 +79,11 @@ def grouped(results: Sequence[AuditResult]) -> list[Group]:
     return sorted(made, key=_place)
 
 
-def _deciding(results: Sequence[AuditResult]) -> list[AuditResult]:
+def _deciding(results: Sequence[Result]) -> list[Result]:
     """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
-    by_claim: dict[object, list[AuditResult]] = {}
+    by_claim: dict[object, list[Result]] = {}
     for result in results:
-        claim = None if result.theory is None else (result.theory.epsilon, result.theory.delta)
+        claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
         by_claim.setdefault(claim, []).append(result)
     tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
     return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
@@ -95,27 +95,27 @@ def _place(group: Group) -> tuple[bool, bool, int]:
     return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
 
 
-def _overall(results: Sequence[AuditResult]) -> Verdict:
+def _overall(results: Sequence[Result]) -> Verdict:
     return overall(result.verdict for result in results)
 
 
-def joint_confidence(results: Sequence[AuditResult]) -> float:
+def joint_confidence(results: Sequence[Result]) -> float:
     """Return the confidence with which all bounds hold at once, at least (a union bound)."""
     misses = [1 - (result.bound.confidence or 0.0) for result in results if result.bound is not None]
     return max(0.0, 1 - sum(misses))
 
 
-def share_of_claim(result: AuditResult) -> float:
+def share_of_claim(result: Result) -> float:
     """Return the bound as a share of the claim; 0 without a finite claim."""
-    bound, theory = result.decisive, result.theory
-    if bound is None or theory is None or not theory.epsilon or math.isinf(theory.epsilon):
+    bound, claim = result.decisive, result.claim
+    if bound is None or claim is None or not claim.epsilon or math.isinf(claim.epsilon):
         return 0.0
-    return bound.epsilon / theory.epsilon
+    return bound.epsilon / claim.epsilon
 
 
-def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
+def shown_results(results: Sequence[Result]) -> list[Result]:
     """Return the results to list: all, but of several variants only the most telling of each view."""
-    variants: dict[tuple[str, ...], list[AuditResult]] = {}
+    variants: dict[tuple[str, ...], list[Result]] = {}
     for i, result in enumerate(results):
         variant = "" if result.variant else str(i)
         key = (result.method, result.view, result.training, result.unit.name, variant)
@@ -123,10 +123,10 @@ def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
     return [max(_deciding(several), key=_telling) for several in variants.values()]
 
 
-def _telling(result: AuditResult) -> tuple[int, float, float]:
+def _telling(result: Result) -> tuple[int, float, float]:
     """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
     return (-LEADING.index(result.verdict), share_of_claim(result), _bound(result))
 
 
-def _bound(result: AuditResult) -> float:
+def _bound(result: Result) -> float:
     return 0.0 if result.decisive is None else result.decisive.epsilon

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coalmine.results.result import AuditResult, in_json, refutes
+from coalmine.results.result import Result, in_json, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
 
@@ -36,7 +36,7 @@ class Judgment:
         checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
 
-    result: AuditResult
+    result: Result
     bound: float | None
     confidence: float | None
     p_value: float | None
@@ -48,7 +48,7 @@ class Judgment:
     @property
     def claim(self) -> float | None:
         """The claimed ε."""
-        return None if self.result.theory is None else self.result.theory.epsilon
+        return None if self.result.claim is None else self.result.claim.epsilon
 
     def to_dict(self) -> dict[str, Any]:
         """Return the judgment, ready for JSON."""
@@ -67,7 +67,7 @@ class Judgment:
 
 
 def judged_together(
-    results: Sequence[AuditResult], *, rate: float, limit: float | None, limited: Sequence[bool]
+    results: Sequence[Result], *, rate: float, limit: float | None, limited: Sequence[bool]
 ) -> tuple[list[Judgment], float]:
     """Return a judgment of each result, and the false-alarm rate of all of them together.
 
@@ -113,12 +113,12 @@ def judged_together(
     return judgments, total
 
 
-def _has_claim(result: AuditResult) -> bool:
+def _has_claim(result: Result) -> bool:
     """Whether there is a finite claim to test."""
-    return result.theory is not None and result.theory.epsilon < math.inf
+    return result.claim is not None and result.claim.epsilon < math.inf
 
 
-def _p_value(result: AuditResult) -> float | None:
+def _p_value(result: Result) -> float | None:
     return None if result.claim_test is None or result.bound is None else result.claim_test.p_value
 
 
@@ -136,10 +136,10 @@ def _holm(p_values: Sequence[float | None], shares: Sequence[float]) -> set[int]
     return refuted
 
 
-def _verdict(result: AuditResult, lower: float | None, *, refuted: bool) -> Verdict:
+def _verdict(result: Result, lower: float | None, *, refuted: bool) -> Verdict:
     """Return the verdict at the confidence that judging all results together takes."""
-    if _p_value(result) is None and result.theory is not None and result.bound is not None and lower is not None:
-        refuted = refutes(lower, result.bound.delta, result.theory)
+    if _p_value(result) is None and result.claim is not None and result.bound is not None and lower is not None:
+        refuted = refutes(lower, result.bound.delta, result.claim)
     if refuted or (result.bugs and result.claim_test is not None):  # findings have a false-alarm rate of their own
         return Verdict.REFUTED
     # Refuted by itself, but not among all the others.

@@ -1,4 +1,4 @@
-"""`AuditResult`: what every method returns, and all that a page, gate or table needs to know about it."""
+"""`Result`: what every method returns, and all that a page, gate or table needs to know about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
@@ -27,7 +27,7 @@ _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exp
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AuditResult(Showable):
+class Result(Showable):
     """Evidence about ε from one method and one adversary, beside the claimed guarantee.
 
     Args:
@@ -42,9 +42,9 @@ class AuditResult(Showable):
         estimates: Bounds and estimates, the recommended one first.
         scores: The scores they were computed from, or None where there are only counts.
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
-        theory: The claimed guarantee that applies to this adversary, or None if none was stated.
+        claim: The claimed guarantee that applies to this adversary, or None if none was stated.
         claim_test: The test of that claim. By default the lower bound is compared with the claimed ε. With another
-            ``theory`` in `dataclasses.replace`, pass a test of that one, or None for the default.
+            ``claim`` in `dataclasses.replace`, pass a test of that one, or None for the default.
         checks: Names of the checks for bugs that were made beside the test of the claim.
         findings: What they found. They have a false-alarm rate of their own, `coalmine.results.finding.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
@@ -63,13 +63,13 @@ class AuditResult(Showable):
         provenance: Versions of what computed it.
 
     Raises:
-        InputError: If ``claim_test`` is the test of another claim than ``theory``.
+        InputError: If ``claim_test`` is the test of another claim than ``claim``.
 
     Example:
         >>> from coalmine.results.units import USER
         >>> from coalmine.stats import Scores, estimate
         >>> inserted, held_out = [3.1, 2.7, 3.5, 2.9, 3.3], [0.1, -0.4, 0.3, 0.0, 0.2]
-        >>> result = AuditResult(
+        >>> result = Result(
         ...     method="my-method", view="final", unit=USER, adversary="sees the final model", score_name="loss",
         ...     seed=0, estimates=estimate(inserted, held_out), scores=Scores(inserted, held_out),
         ... )
@@ -88,7 +88,7 @@ class AuditResult(Showable):
     estimates: Sequence[Estimate]
     scores: Scores | None = None
     null: str | None = None
-    theory: Theory | None = None
+    claim: Claim | None = None
     claim_test: ClaimTest | None = None
     checks: Sequence[str] = ()
     findings: Sequence[Finding] = ()
@@ -107,13 +107,13 @@ class AuditResult(Showable):
 
     def __post_init__(self) -> None:
         test = self.claim_test
-        if test is None and self.theory is not None:
-            test = self._test_by_bound(self.theory)
-        if test is not None and test.theory is None:
-            test = replace(test, theory=self.theory)
-        if test is not None and test.theory != self.theory:
+        if test is None and self.claim is not None:
+            test = self._test_by_bound(self.claim)
+        if test is not None and test.claim is None:
+            test = replace(test, claim=self.claim)
+        if test is not None and test.claim != self.claim:
             raise InputError(
-                f"claim_test is the test of another claim ({_short(test.theory)}) than theory ({_short(self.theory)}): "
+                f"claim_test is the test of another claim ({_short(test.claim)}) than claim ({_short(self.claim)}): "
                 "pass a test of this one, or claim_test=None to compare the lower bound with it"
             )
         object.__setattr__(self, "claim_test", test)
@@ -126,7 +126,7 @@ class AuditResult(Showable):
         """The verdict and the numbers in one line."""
         return f"<{type(self).__name__} {words.in_one_line(self)}>"
 
-    def _shown(self) -> Sequence[AuditResult]:
+    def _shown(self) -> Sequence[Result]:
         return (self,)
 
     @property
@@ -207,19 +207,19 @@ class AuditResult(Showable):
         """Whether the claim is refuted."""
         return self.verdict is Verdict.REFUTED
 
-    def _test_by_bound(self, theory: Theory) -> ClaimTest:
+    def _test_by_bound(self, claim: Claim) -> ClaimTest:
         """Return the test that compares the lower bound with the claimed ε."""
         bound, best_guess = self.decisive, self.best_guess
         confidence = None if bound is None else bound.confidence
         # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
         calibrated = best_guess is not None and best_guess.method in _CALIBRATED and best_guess.delta > 0
-        if theory.epsilon == math.inf:
+        if claim.epsilon == math.inf:
             verdict = Verdict.NO_CLAIM
-        elif bound is not None and refutes(bound.epsilon, bound.delta, theory):
+        elif bound is not None and refutes(bound.epsilon, bound.delta, claim):
             verdict = Verdict.REFUTED
-        elif best_guess is not None and calibrated and (best_guess.lower or 0.0) > theory.epsilon:
+        elif best_guess is not None and calibrated and (best_guess.lower or 0.0) > claim.epsilon:
             verdict = Verdict.SUSPICIOUS
-        elif bound is None or 2 * bound.epsilon < theory.epsilon:
+        elif bound is None or 2 * bound.epsilon < claim.epsilon:
             # With half the noise ε is about twice as large, and so is the bound: it would still not exceed the claim.
             verdict = Verdict.TOO_WEAK
         else:
@@ -246,7 +246,7 @@ class AuditResult(Showable):
             "seed": self.seed,
             "verdict": self.verdict.value,
             "summary": self.summary,
-            "theory": None if self.theory is None else self.theory.to_dict(),
+            "claim": None if self.claim is None else self.claim.to_dict(),
             "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
             "checks": list(self.checks),
             "findings": [finding.to_dict() for finding in self.findings],
@@ -272,15 +272,15 @@ class AuditResult(Showable):
         arrays: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Self:
         """Return the result that `to_dict` wrote, with the scores and arrays that were saved beside it."""
-        names = {f.name for f in fields(AuditResult)}
+        names = {f.name for f in fields(Result)}
         plain = {name: value for name, value in content.items() if name in names and name not in _READ}
         plain |= {name: read(content[name]) for name, read in _READ.items() if name in content}
         return cls(**plain, scores=scores, arrays=arrays or {})
 
 
-def _short(theory: Theory | None) -> str:
+def _short(claim: Claim | None) -> str:
     """Return a claim in a few words."""
-    return "none" if theory is None else f"ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
+    return "none" if claim is None else f"ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
 
 
 def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
@@ -289,15 +289,9 @@ def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
     return Estimate(**{**content, **numbers, "stricter": stricter})
 
 
-def theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
-    """Return the claim that `Theory.to_dict` wrote, or None for none."""
-    if content is None:
-        return None
-    names = {f.name for f in fields(Theory)}
-    known = {name: from_json(value) for name, value in content.items() if name in names}
-    known["noise_schedule"] = tuple((float(noise), int(rounds)) for noise, rounds in known.get("noise_schedule") or ())
-    return Theory(**{"accountant": "unknown", "noise_multiplier": None, "sampling": "unknown", "q": None, "rounds": 1,
-                     "adjacency": "unknown", **known})  # fmt: skip
+def claim_from_dict(content: Mapping[str, Any] | None) -> Claim | None:
+    """Return the claim that `Claim.to_dict` wrote, or None for none."""
+    return None if content is None else Claim.from_dict(content)
 
 
 def from_json(value: Any) -> Any:
@@ -319,7 +313,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "claim_test": _claim_test_from_dict,
     "findings": lambda findings: [Finding.from_dict(finding) for finding in findings],
     "side_names": tuple,
-    "theory": theory_from_dict,
+    "claim": claim_from_dict,
     "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],
     "ceiling": from_json,
     "joint_bound": from_json,
@@ -339,27 +333,27 @@ class MethodResults:
     """
 
     method: str
-    results: Sequence[AuditResult]
+    results: Sequence[Result]
     summary: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
-def refutes(bound: float, delta: float, theory: Theory) -> bool:
+def refutes(bound: float, delta: float, claim: Claim) -> bool:
     """Whether a lower bound at ``delta`` refutes a claim: (ε, δ)-DP implies (ε, δ')-DP only for δ' ≥ δ."""
-    return bound > theory.epsilon and delta >= theory.delta
+    return bound > claim.epsilon and delta >= claim.delta
 
 
-def common_delta(delta: float | None, theory: Theory | None) -> float:
+def common_delta(delta: float | None, claim: Claim | None) -> float:
     """Return the δ of a result: as given, else that of the claim, else 1e-5.
 
     Raises:
         InputError: If both are given and differ.
     """
-    if theory is None:
+    if claim is None:
         return 1e-5 if delta is None else delta
-    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) return")
-    if delta is not None and delta != theory.delta:
+    check_kind("claim", claim, Claim, "a Claim, as audit.claim(...) or coalmine.Claim(...) return")
+    if delta is not None and delta != claim.delta:
         raise InputError(
-            f"delta = {delta:g} differs from the claim's delta = {theory.delta:g}: state both at the same δ"
+            f"delta = {delta:g} differs from the claim's delta = {claim.delta:g}: state both at the same δ"
         )
-    return theory.delta
+    return claim.delta

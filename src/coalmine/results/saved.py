@@ -14,7 +14,7 @@ from coalmine.results.directory import RunDirectory
 from coalmine.results.files import SCHEMA, arrays_path, scores_path
 from coalmine.results.finding import Finding
 from coalmine.results.manifest import PROVENANCE, RESULT, Manifest, verify
-from coalmine.results.result import AuditResult, MethodResults, from_json
+from coalmine.results.result import MethodResults, Result, from_json
 from coalmine.results.showing import Results
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
@@ -33,7 +33,7 @@ class SavedRun:
 
     path: Path
     content: Mapping[str, Any]
-    results: Sequence[AuditResult]
+    results: Sequence[Result]
     fingerprint: str = ""
 
     @property
@@ -131,7 +131,7 @@ def load(path: Path | str) -> Results:
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
         ...     load(directory)
-        Results([<AuditResult mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
     """
     return Results(read_run_directory(path, scores=True).results)
 
@@ -139,7 +139,7 @@ def load(path: Path | str) -> Results:
 def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> Results:
     """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
     with refusing_damage(directory or Path()):
-        read = [AuditResult.from_dict(result) for result in results]
+        read = [Result.from_dict(result) for result in results]
         return Results(read if directory is None else [_with_arrays(result, directory) for result in read])
 
 
@@ -149,7 +149,7 @@ def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:
     return {name: read_json(path) for name, path in paths.items() if path.is_file()}
 
 
-def _with_arrays(result: AuditResult, directory: Path) -> AuditResult:
+def _with_arrays(result: Result, directory: Path) -> Result:
     """Return the result with its scores and arrays, as far as they were written."""
     scores, arrays = scores_path(result, directory), arrays_path(result, directory)
     sides = read_arrays(scores) if scores.is_file() else {}
@@ -217,9 +217,9 @@ def check_results(results: object, path: Path) -> None:
             _check_estimate(estimate, f"{path}: result {i}")
         if not all(map(_is_finding, result["findings"])):
             raise InputError(f"{path}: result {i} has an unreadable finding")
-        theory = result.get("theory")
-        if theory is not None and not (isinstance(theory, dict) and _is_claim(theory)):
-            raise InputError(f"{path}: result {i} has a theory without ε and δ")
+        claim = result.get("claim")
+        if claim is not None and not (isinstance(claim, dict) and _is_claim(claim)):
+            raise InputError(f"{path}: result {i} has a claim without ε and δ")
         test = result.get("claim_test")
         if isinstance(test, dict) and not (test.get("p_value") is None or _is_share(test["p_value"])):
             raise InputError(f"{path}: result {i} has a claim test whose p-value is not between 0 and 1")
@@ -243,9 +243,9 @@ def _check_estimate(estimate: object, where: str) -> None:
         raise InputError(f"{where}: a lower bound needs δ and a confidence")
 
 
-def _is_claim(theory: Mapping[str, Any]) -> bool:
+def _is_claim(claim: Mapping[str, Any]) -> bool:
     """Whether a stored claim has an ε and a δ."""
-    return _is_epsilon(theory.get("epsilon")) and _is_number(theory.get("delta")) and 0 <= theory["delta"] < 1
+    return _is_epsilon(claim.get("epsilon")) and _is_number(claim.get("delta")) and 0 <= claim["delta"] < 1
 
 
 def _is_finding(finding: object) -> bool:

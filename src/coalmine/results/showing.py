@@ -1,6 +1,6 @@
 """What users do with results: look at them, plot them, turn them into tables, save them.
 
-`AuditResult` and `Results` share these methods. The drawing and the report are layers above this one, and slow to
+`Result` and `Results` share these methods. The drawing and the report are layers above this one, and slow to
 import, so they are found by name on first use.
 """
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 from coalmine.lazy import late
 
 if TYPE_CHECKING:
-    from coalmine.results.result import AuditResult
+    from coalmine.results.result import Result
 
 
 class Showable:
     """One result or several, with the methods that show them."""
 
-    def _shown(self) -> Sequence[AuditResult]:
+    def _shown(self) -> Sequence[Result]:
         """Return the results to show."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ class Showable:
         return html
 
 
-class Results(tuple["AuditResult", ...], Showable):
+class Results(tuple["Result", ...], Showable):
     """Several results. They can be shown like one, and indexed like a tuple.
 
     Args:
@@ -114,27 +114,27 @@ class Results(tuple["AuditResult", ...], Showable):
         >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
         >>> results = Results([result, result])
         >>> results[:1]
-        Results([<AuditResult mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
         >>> len(str(results).splitlines())  # a table
         3
     """
 
     __slots__ = ()
 
-    def __new__(cls, results: Iterable[AuditResult] = ()) -> Results:
+    def __new__(cls, results: Iterable[Result] = ()) -> Results:
         """Return the results as one object."""
         return super().__new__(cls, results)
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> AuditResult: ...
+    def __getitem__(self, index: SupportsIndex) -> Result: ...
     @overload
     def __getitem__(self, index: slice) -> Results: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> AuditResult | Results:
+    def __getitem__(self, index: SupportsIndex | slice) -> Result | Results:
         """Return one result, or several of them."""
         picked = super().__getitem__(index)
         return Results(picked) if isinstance(index, slice) else picked  # type: ignore[arg-type,return-value]
 
-    def _shown(self) -> Sequence[AuditResult]:
+    def _shown(self) -> Sequence[Result]:
         return tuple(self)
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from coalmine.results import words
 from coalmine.results.groups import shown_results
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import Result, in_json
 from coalmine.stats import Estimate
 
 
@@ -39,7 +39,7 @@ class Table:
         return cls(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
 
     @classmethod
-    def of_results(cls, results: Sequence[AuditResult], title: str) -> Self:
+    def of_results(cls, results: Sequence[Result], title: str) -> Self:
         """Return a run in one table: a row for each method and view."""
         rows = [[r.method, r.label, r.unit.name, *evidence_cells(r)] for r in shown_results(results)]
         return cls(title, ["method", "view", "unit", *EVIDENCE], rows)
@@ -60,12 +60,12 @@ EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 """Columns of `evidence_cells`."""
 
 
-def results_text(results: Sequence[AuditResult]) -> str:
+def results_text(results: Sequence[Result]) -> str:
     """Return results in columns, and below them what was found."""
     return "\n".join([Table.of_results(results, "").to_text(), *words.finding_sentences(results)])
 
 
-def results_markdown(results: Sequence[AuditResult]) -> str:
+def results_markdown(results: Sequence[Result]) -> str:
     """Return results as a Markdown table, and below it what was found."""
     remarks = [f"- {remark}" for remark in words.finding_sentences(results)]
     return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
@@ -81,19 +81,19 @@ def inline_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(text.split()))
 
 
-def evidence_cells(result: AuditResult) -> list[str]:
+def evidence_cells(result: Result) -> list[str]:
     """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
     by = "" if result.best_guess is None else result.best_guess.method
     return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
 
 
-def evidence_in_json(result: AuditResult) -> dict[str, Any]:
+def evidence_in_json(result: Result) -> dict[str, Any]:
     """Return what a result shows, ready for JSON."""
     numbers = {name: in_json(value) for name, value in evidence_numbers(result).items()}
     return {**numbers, "verdict": result.verdict.value}
 
 
-def evidence_numbers(result: AuditResult) -> dict[str, float | None]:
+def evidence_numbers(result: Result) -> dict[str, float | None]:
     """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
     claim, bound, guess = epsilons(result)
     best = result.best_guess
@@ -106,15 +106,15 @@ def evidence_numbers(result: AuditResult) -> dict[str, float | None]:
     }
 
 
-def epsilons(result: AuditResult) -> tuple[float | None, float | None, float | None]:
+def epsilons(result: Result) -> tuple[float | None, float | None, float | None]:
     """Return the claim, the lower bound and the best guess of a result."""
     claim, bound, guess = (
-        None if source is None else source.epsilon for source in (result.theory, result.decisive, result.best_guess)
+        None if source is None else source.epsilon for source in (result.claim, result.decisive, result.best_guess)
     )
     return claim, bound, guess
 
 
-def score_counts(result: AuditResult) -> str | None:
+def score_counts(result: Result) -> str | None:
     """Return how many scores each side has, or None if there are none."""
     if result.scores is None:
         return None

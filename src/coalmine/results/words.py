@@ -11,10 +11,10 @@ from coalmine.results.verdict import Verdict
 from coalmine.stats.noise_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
-    from coalmine.accounting import Theory
     from coalmine.arrays import Ints
+    from coalmine.claims import Claim
     from coalmine.results.claim_test import ClaimTest
-    from coalmine.results.result import AuditResult
+    from coalmine.results.result import Result
     from coalmine.stats import Estimate
 
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
@@ -55,7 +55,7 @@ def bound_sentence(
 
 
 def claim_sentence(
-    theory: Theory | None,
+    claim: Claim | None,
     test: ClaimTest | None,
     best_guess: Estimate | None,
     *,
@@ -65,54 +65,54 @@ def claim_sentence(
     """Describe the verdict on a claim in a few sentences.
 
     Args:
-        theory: The claim.
+        claim: The claim.
         test: Its test.
         best_guess: The estimate that stands for the result.
         advice: Whether to say what would make a weak test stronger.
-        side: What the first scores are of (`AuditResult.side_names`).
+        side: What the first scores are of (`Result.side_names`).
     """
-    if theory is None or test is None:
+    if claim is None or test is None:
         return "No claim was stated."
-    if theory.epsilon == math.inf and theory.has_noise:
-        return f"No claim: Gaussian noise has no finite ε at δ = {theory.delta:g}. State it at a larger δ to test it."
-    if theory.epsilon == math.inf:
+    if claim.epsilon == math.inf and claim.has_noise:
+        return f"No claim: Gaussian noise has no finite ε at δ = {claim.delta:g}. State it at a larger δ to test it."
+    if claim.epsilon == math.inf:
         return "No claim: without noise, no finite ε holds."
-    claim = f"the claimed ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
-    if theory.noise_multiplier is not None:
-        claim += f", which assumes a noise multiplier of {theory.noise_multiplier:.4g},"
+    claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+    if claim.noise_multiplier is not None:
+        claimed += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g},"
     match test.verdict:
         case Verdict.REFUTED:
             p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
             return (
-                f"Refuted{p_value}: {claim} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
+                f"Refuted{p_value}: {claimed} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
                 f"clipping or an accountant that assumes other sampling.{assumption_sentence(test)}"
             )
         case Verdict.SUSPICIOUS:
             evidence = "estimates lie" if best_guess is None else f"the best guess, {guess(best_guess)}, lies"
-            return f"Suspicious: not refuted, but {evidence} above {claim.rstrip(',')}.{power_sentence(test)}"
+            return f"Suspicious: not refuted, but {evidence} above {claimed.rstrip(',')}.{power_sentence(test)}"
         case Verdict.TOO_WEAK:
-            unnoticed = "half the noise" if states_noise(theory) else "twice this ε"
-            weak = f"Too weak to test {claim.rstrip(',')}: {unnoticed} could go unnoticed."
+            unnoticed = "half the noise" if states_noise(claim) else "twice this ε"
+            weak = f"Too weak to test {claimed.rstrip(',')}: {unnoticed} could go unnoticed."
             return f"{weak}{needed_sentence(test, side)}" if advice else weak
         case _:
             return (
-                f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
+                f"Not refuted: we found no evidence against {claimed.rstrip(',')}.{power_sentence(test)} This is not a "
                 "proof of privacy."
             )
 
 
-def in_one_line(result: AuditResult) -> str:
+def in_one_line(result: Result) -> str:
     """Return the method, the verdict and the numbers: ``one-shot, updates: refuted, claimed ε ≤ 8, ε ≥ 3.21``."""
-    numbers = [] if result.theory is None else [f"claimed ε ≤ {number(result.theory.epsilon)}"]
+    numbers = [] if result.claim is None else [f"claimed ε ≤ {number(result.claim.epsilon)}"]
     numbers += [] if result.decisive is None else [f"ε ≥ {number(result.decisive.epsilon)}"]
     numbers += [] if result.best_guess is None else [f"ε ≈ {guess(result.best_guess)}"]
     return f"{result.method}, {result.label}: {', '.join([result.verdict.value, *numbers])}"
 
 
-def in_lines(result: AuditResult) -> list[str]:
+def in_lines(result: Result) -> list[str]:
     """Return the verdict, what is claimed, proven and guessed, the findings, and any note, on a line each."""
-    theory, bound, best = result.theory, result.decisive, result.best_guess
-    claimed = "nothing" if theory is None else f"ε ≤ {number(theory.epsilon)} at δ = {theory.delta:g}"
+    claim, bound, best = result.claim, result.decisive, result.best_guess
+    claimed = "nothing" if claim is None else f"ε ≤ {number(claim.epsilon)} at δ = {claim.delta:g}"
     proven = "nothing: there are only estimates"
     if bound is not None and bound.confidence is not None:
         proven = f"ε ≥ {number(bound.epsilon)} at δ = {bound.delta:g} ({100 * bound.confidence:g}%, {bound.method})"
@@ -129,7 +129,7 @@ def in_lines(result: AuditResult) -> list[str]:
     ]
 
 
-def evidence_sentences(result: AuditResult) -> str:
+def evidence_sentences(result: Result) -> str:
     """Return the verdict and what the scores show, without the findings of checks."""
     evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
     if result.best_guess is not None:
@@ -139,16 +139,16 @@ def evidence_sentences(result: AuditResult) -> str:
     return f"{verdict_sentence(result)} {evidence}"
 
 
-def verdict_sentence(result: AuditResult) -> str:
+def verdict_sentence(result: Result) -> str:
     """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
     test = result.claim_test
     if result.bugs and test is not None and not test.refuted:
-        return unnoticed_sentence(result.theory)
+        return unnoticed_sentence(result.claim)
     side = result.side_names[0]
-    return claim_sentence(result.theory, test, result.best_guess, advice=not lacks_canaries(result), side=side)
+    return claim_sentence(result.claim, test, result.best_guess, advice=not lacks_canaries(result), side=side)
 
 
-def lacks_canaries(result: AuditResult) -> bool:
+def lacks_canaries(result: Result) -> bool:
     """Whether the releases contain no canaries, so that more of them, or another view, would not help."""
     return any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
 
@@ -159,7 +159,7 @@ def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
     return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
 
 
-def finding_sentences(results: Sequence[AuditResult]) -> list[str]:
+def finding_sentences(results: Sequence[Result]) -> list[str]:
     """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
 
     Two views of one training show the same bug with different p-values, and may state different shares of the noise
@@ -180,10 +180,10 @@ def finding_sentences(results: Sequence[AuditResult]) -> list[str]:
     return sentences
 
 
-def unnoticed_sentence(theory: Theory | None) -> str:
+def unnoticed_sentence(claim: Claim | None) -> str:
     """Say that a check refutes a claim which the scores alone do not."""
-    claim = "the claim" if theory is None else f"the claimed ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
-    return f"Refuted: {claim} does not hold, although the scores of the canaries alone do not show it."
+    claimed = "the claim" if claim is None else f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+    return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
 
 
 def noise_sentence(test: ClaimTest) -> str:
@@ -206,15 +206,15 @@ def power_sentence(test: ClaimTest) -> str:
     """Say what the test would have detected, with a space before it; empty if that is unknown."""
     if test.detectable_noise is None:
         return ""
-    if test.theory is not None and not states_noise(test.theory):
+    if test.claim is not None and not states_noise(test.claim):
         # For such claims the share of the noise stands for ε, divided by it.
-        return f" This audit would have detected ε = {test.theory.epsilon / test.detectable_noise:.3g} (80% power)."
+        return f" This audit would have detected ε = {test.claim.epsilon / test.detectable_noise:.3g} (80% power)."
     return f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
 
 
-def states_noise(theory: Theory) -> bool:
+def states_noise(claim: Claim) -> bool:
     """Whether a claim is about a noise multiplier, and not only about ε and δ."""
-    return theory.noise_multiplier is not None or bool(theory.noise_schedule)
+    return claim.noise_multiplier is not None or bool(claim.noise_schedule)
 
 
 def needed_sentence(test: ClaimTest, side: str = INSERTED) -> str:
@@ -226,7 +226,7 @@ def needed_sentence(test: ClaimTest, side: str = INSERTED) -> str:
         if side != INSERTED:
             return " Use more scores, such as from more trials, or an attack that separates them better."
         return " More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
-    unnoticed = "half the noise" if test.theory is None or states_noise(test.theory) else "twice this ε"
+    unnoticed = "half the noise" if test.claim is None or states_noise(test.claim) else "twice this ε"
     needed = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
     return f" About {test.canaries_needed:,} {needed} would detect {unnoticed} (80% power)."
 

@@ -18,7 +18,7 @@ from coalmine.errors import InputError, check_kind
 from coalmine.reading import parse_toml
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import Group
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_in_json
 from coalmine.stats import Estimate
@@ -27,7 +27,7 @@ SETTINGS_COLUMNS = ["setting"]
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
-Comparable = SavedRun | Path | str | AuditResult | Sequence[AuditResult]
+Comparable = SavedRun | Path | str | Result | Sequence[Result]
 """What can be compared."""
 
 _CONFIDENCE = 0.95
@@ -91,7 +91,7 @@ def intervals_differ(first: Estimate, second: Estimate) -> bool:
 class Row:
     """One result of one run, and how it differs from the first run that has it."""
 
-    result: AuditResult
+    result: Result
     run: str
     difference: str
 
@@ -145,7 +145,7 @@ class Comparison:
 
         from coalmine.report.picture import picture
 
-        groups: dict[str, list[AuditResult]] = {}
+        groups: dict[str, list[Result]] = {}
         for row in self.rows:
             title = f"{row.result.method}, {row.result.label} ({row.result.unit.name})"
             groups.setdefault(title, []).append(replace(row.result, adversary=row.run))
@@ -210,9 +210,9 @@ def _saved(run: Comparable, number: int) -> SavedRun:
         return run
     if isinstance(run, str | Path):
         return read_run_directory(run, scores=True)
-    results = [run] if isinstance(run, AuditResult) else list(run)
+    results = [run] if isinstance(run, Result) else list(run)
     for result in results:
-        check_kind("a run", result, AuditResult, "a run directory, a result or a list of results")
+        check_kind("a run", result, Result, "a run directory, a result or a list of results")
     return SavedRun(path=Path(f"run {number}"), content={}, results=results)
 
 
@@ -220,7 +220,7 @@ def _compared(runs: Sequence[SavedRun], names: list[str]) -> Comparison:
     labeled = [_by_label(run) for run in runs]
     rows = []
     for key in dict.fromkeys(key for results in labeled for key in results):
-        first: AuditResult | None = None
+        first: Result | None = None
         for name, results in zip(names, labeled, strict=True):
             if key not in results:
                 continue
@@ -242,16 +242,16 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _by_label(run: SavedRun) -> dict[tuple[str, str, int], AuditResult]:
+def _by_label(run: SavedRun) -> dict[tuple[str, str, int], Result]:
     """Return the results by method and label, with a number where several have the same."""
-    results: dict[tuple[str, str, int], AuditResult] = {}
+    results: dict[tuple[str, str, int], Result] = {}
     for result in run.results:
         same = sum(key[:2] == (result.method, result.label) for key in results)
         results[result.method, result.label, same] = result
     return results
 
 
-def _difference(first: AuditResult, second: AuditResult) -> str:
+def _difference(first: Result, second: Result) -> str:
     """Say whether two results differ by more than noise."""
     if _delta(first) != _delta(second):
         return "not compared: different δ"
@@ -264,17 +264,17 @@ def _difference(first: AuditResult, second: AuditResult) -> str:
     return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
 
 
-def _delta(result: AuditResult) -> float | None:
+def _delta(result: Result) -> float | None:
     return None if result.bound is None else result.bound.delta
 
 
-def _interval(result: AuditResult) -> Estimate | None:
+def _interval(result: Result) -> Estimate | None:
     """Return the estimate whose interval holds for a threshold fixed in advance, if there is one."""
     intervals = (e for e in result.estimates if e.method == "clopper-pearson" and e.upper is not None)
     return next(intervals, None)
 
 
-def _shift(result: AuditResult) -> Shift | None:
+def _shift(result: Result) -> Shift | None:
     scores = result.scores
     return None if scores is None or scores.nonmembers is None else Shift.of(scores.members, scores.nonmembers)
 

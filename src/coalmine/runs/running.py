@@ -266,8 +266,6 @@ class _Run:
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
-        from coalmine.simulation.data.fingerprint import fingerprint  # torch
-
         assert group.table is not None
         splits = group.splits()
         for name, job in group.jobs.items():
@@ -282,7 +280,7 @@ class _Run:
             metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
         return training, {
             "clients": len(training.data),
-            "data_fingerprint": fingerprint(training.data),
+            "data_fingerprint": training.data.fingerprint,
             "parameters": training.dim,
             "rounds": training.rounds,
             "private": training.private,

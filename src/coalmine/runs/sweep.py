@@ -25,7 +25,7 @@ from coalmine.results.finding import CHECK_RATE
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import shown_results
 from coalmine.results.manifest import REPORT
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import read_run_directory
 from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
 from coalmine.runs.running import directory_for, run
@@ -48,7 +48,7 @@ class SweptResult:
     """
 
     point: Mapping[str, str]
-    result: AuditResult
+    result: Result
     directory: Path
 
     def cells(self) -> list[str]:
@@ -173,7 +173,7 @@ def sweep(
         ...     file = Path(directory) / "audit.toml"
         ...     written = file.write_text('[ldp]\\ntrials = 200\\ncrafter = "dummy-gradient"\\nview = "white-box"\\n')
         ...     swept = sweep(file, {"ldp.epsilon": [1, 4]}, out=Path(directory) / "sweep")
-        >>> [(row.point, row.result.theory.epsilon) for row in swept.rows]
+        >>> [(row.point, row.result.claim.epsilon) for row in swept.rows]
         [({'ldp.epsilon': '1'}, 1.0), ({'ldp.epsilon': '4'}, 4.0)]
     """
     path = Path(file)

@@ -15,20 +15,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from coalmine import accounting
-from coalmine.accounting import Theory
-from coalmine.accounting.accountants import ACCOUNTANTS
-from coalmine.accounting.sampling import AtMost, parse_sampling
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.results.directory import RunDirectory
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun, read_part, refusing_damage
 from coalmine.results.units import EXAMPLE, USER, Unit
 from coalmine.runs.settings import RunSettings, run_from_text
 from coalmine.threads import single_thread
 
-_FIELDS = ("unit", "verdict", "summary", "theory", "claim_test", "estimates", "ceiling", "joint_bound", "details")
+_FIELDS = ("unit", "verdict", "summary", "claim", "claim_test", "estimates", "ceiling", "joint_bound", "details")
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
 
 
@@ -52,7 +49,7 @@ class Recomputed:
         not_recomputed: What could not be computed from what is stored, and why.
     """
 
-    result: AuditResult
+    result: Result
     outcome: Outcome
     differences: Sequence[str] = ()
     not_recomputed: Sequence[str] = ()
@@ -170,7 +167,7 @@ def _contradictions(run: SavedRun) -> Iterator[str]:
         yield from _other_settings(settings, result)
 
 
-def _other_settings(settings: RunSettings, result: AuditResult) -> Iterator[str]:
+def _other_settings(settings: RunSettings, result: Result) -> Iterator[str]:
     """Yield the settings that a result states otherwise than ``config.toml``."""
     if result.method not in settings.methods:
         yield f"result.json has a result of {result.method}, which config.toml does not"
@@ -192,9 +189,7 @@ def _without_timing(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "timing"}
 
 
-def _recomputed(
-    run: SavedRun, result: AuditResult, siblings: Sequence[AuditResult], stored: Mapping[str, Any]
-) -> Recomputed:
+def _recomputed(run: SavedRun, result: Result, siblings: Sequence[Result], stored: Mapping[str, Any]) -> Recomputed:
     """Return one result, computed again and compared with its JSON."""
     left_out, again, outcome = [], result, None
     try:
@@ -208,14 +203,14 @@ def _recomputed(
         left_out.append(f"estimates and claim test: {error}")
         outcome = Outcome.NOT_RECOMPUTED
     again = replace(again, unit=_unit(run, result))
-    theory = result.theory
-    if theory is not None:
-        claim = _recomputed_claim(theory)
-        if claim is None:
-            left_out.append(f"claimed ε: taken as stated ({theory.accountant})")
+    claim = result.claim
+    if claim is not None:
+        recomputed = _recomputed_claim(claim)
+        if recomputed is None:
+            left_out.append(f"claimed ε: taken as stated ({claim.accountant})")
         else:
             # The claim test names the claim that it tested; both are compared with what is stored.
-            again = replace(again, theory=claim, claim_test=_for_claim(again, claim))
+            again = replace(again, claim=recomputed, claim_test=_for_claim(again, recomputed))
     if result.checks:
         checks = "1 check" if len(result.checks) == 1 else f"{len(result.checks)} checks"
         left_out.append(f"findings of {checks}: what they saw of the training is not stored")
@@ -229,7 +224,7 @@ def _recomputed(
     return Recomputed(result=result, outcome=outcome, differences=sentences, not_recomputed=left_out)
 
 
-def _unit(run: SavedRun, result: AuditResult) -> Unit:
+def _unit(run: SavedRun, result: Result) -> Unit:
     """Return the unit that a result's method, view and settings decide, or the stored one if they do not."""
     decided = registry.find(result.method).unit
     unit = result.unit if decided is None else decided(result)
@@ -238,34 +233,19 @@ def _unit(run: SavedRun, result: AuditResult) -> Unit:
     return EXAMPLE if others else unit
 
 
-def _is_composed(result: AuditResult, siblings: Sequence[AuditResult]) -> bool:
+def _is_composed(result: Result, siblings: Sequence[Result]) -> bool:
     """Whether a result without scores follows from another one of its method."""
     return result.scores is None and any(result.label.startswith(f"{other.label}, ") for other in siblings)
 
 
-def _for_claim(result: AuditResult, claim: Theory) -> Any:
+def _for_claim(result: Result, claim: Claim) -> Any:
     """Return the claim test of a result as a test of ``claim``, which differs from its own in ε at most."""
-    return None if result.claim_test is None else replace(result.claim_test, theory=claim)
+    return None if result.claim_test is None else replace(result.claim_test, claim=claim)
 
 
-def _recomputed_claim(theory: Theory) -> Theory | None:
+def _recomputed_claim(claim: Claim) -> Claim | None:
     """Return a claim with its ε from the accountant again, or None if somebody else stated it."""
-    if theory.accountant not in ACCOUNTANTS or theory.noise_multiplier is None or theory.noise_schedule:
-        return None
-    try:
-        sampling = parse_sampling(theory.sampling)
-        # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
-        rounds = max(theory.rounds, sampling.times) if isinstance(sampling, AtMost) else theory.rounds
-        again = accounting.theory(
-            noise_multiplier=theory.noise_multiplier,
-            sampling=sampling,
-            rounds=rounds,
-            delta=theory.delta,
-            accountant=theory.accountant,
-        )
-    except InputError:
-        return None
-    return replace(theory, epsilon=again.epsilon)
+    return None if claim.stated is not None else claim
 
 
 def _differences(stored: Any, again: Any, place: str = "") -> Iterator[tuple[str, bool]]:

@@ -10,7 +10,6 @@ randomized gradients. Trainings give the same bits for the same seed, save check
 | where updates are clipped | `kernels.partial_sum.clip_factors` |
 | where noise is added | `mechanisms.central.Mechanism.noise` |
 | local mechanisms (LDP-SGD, Gaussian, PrivUnit) | `mechanisms` |
-| who takes part in a round, and how that is accounted for | `cohorts` |
 | what a client does | `client`, `optimizers` |
 | how updates are computed fast | `kernels`, `workers` |
 | rounds, releases to audits, checkpoints | `rounds`, `checkpoint` |
@@ -29,12 +28,6 @@ from coalmine.lazy import lazy_names
 if TYPE_CHECKING:
     from coalmine.simulation.central import CentralTraining as CentralTraining
     from coalmine.simulation.client import LocalTraining as LocalTraining
-    from coalmine.simulation.cohorts import Cohorts as Cohorts
-    from coalmine.simulation.cohorts import FixedSizeCohorts as FixedSizeCohorts
-    from coalmine.simulation.cohorts import PoissonCohorts as PoissonCohorts
-    from coalmine.simulation.cohorts import ScheduledCohorts as ScheduledCohorts
-    from coalmine.simulation.cohorts import ShuffledCohorts as ShuffledCohorts
-    from coalmine.simulation.cohorts import WithReplacementCohorts as WithReplacementCohorts
     from coalmine.simulation.evaluation import evaluate as evaluate
     from coalmine.simulation.local_training import train_locally_private as train_locally_private
     from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
@@ -56,14 +49,6 @@ __getattr__, __all__ = lazy_names(
     {
         "coalmine.simulation.central": ("CentralTraining",),
         "coalmine.simulation.client": ("LocalTraining",),
-        "coalmine.simulation.cohorts": (
-            "Cohorts",
-            "FixedSizeCohorts",
-            "PoissonCohorts",
-            "ScheduledCohorts",
-            "ShuffledCohorts",
-            "WithReplacementCohorts",
-        ),
         "coalmine.simulation.evaluation": ("evaluate",),
         "coalmine.simulation.local_training": ("train_locally_private",),
         "coalmine.simulation.mechanisms.central": (

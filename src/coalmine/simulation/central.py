@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine import accounting
-from coalmine.accounting import Theory
-from coalmine.accounting.sampling import EveryRound
+from coalmine import claims
 from coalmine.arrays import Ints
+from coalmine.claims import Claim
+from coalmine.claims.sampling import EveryRound
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.protocol import Audit
 from coalmine.seeds import generator
@@ -94,9 +94,9 @@ class CentralTraining(Rounds):
         self._records = data.indices
         self._epoch: tuple[int, Ints] | None = None
 
-    def theory(self, delta: float) -> Theory:
+    def claim(self, delta: float) -> Claim:
         """An infinite ε: there is no noise."""
-        return accounting.theory(noise_multiplier=0.0, sampling=EveryRound(), rounds=self.rounds, delta=delta)
+        return claims.Claim(noise_multiplier=0.0, sampling=EveryRound(), rounds=self.rounds, delta=delta)
 
     def _settings(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("steps", "batch_size", "optimizer", "order")}

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, Release, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
-from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.data.fingerprint import digest_of, fingerprint
+from coalmine.simulation.data.federated import FederatedData, digest_of
 from coalmine.simulation.evaluation import evaluate
 from coalmine.simulation.models.tasks import check_fits
 from coalmine.simulation.workers import one_thread
@@ -65,7 +64,7 @@ class Rounds(ABC):
         self._start = digest_of(self.state.model.cpu().numpy())
 
     @abstractmethod
-    def theory(self, delta: float) -> Theory:
+    def claim(self, delta: float) -> Claim:
         """The claimed guarantee of this configuration at ``delta``, from an accountant."""
 
     @abstractmethod
@@ -196,7 +195,7 @@ class Rounds(ABC):
             "evaluate_every": self.evaluate_every,
             "the number of parameters": self.dim,
             "the first model": self._start,
-            "data": f"{self.data} {fingerprint(self.data)}",
+            "data": f"{self.data} {self.data.fingerprint}",
             "audits": list(self.audits),
         }
         return {name: str(value) for name, value in (common | self._settings()).items()}

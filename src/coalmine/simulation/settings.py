@@ -18,9 +18,9 @@ from coalmine.parsing import parse_kind
 if TYPE_CHECKING:
     from torch import nn
 
+    from coalmine.claims.sampling import Sampling
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
-    from coalmine.simulation.cohorts import Cohorts
     from coalmine.simulation.data import FederatedData, Splits, Task
     from coalmine.simulation.mechanisms.central import Clipping, Weighting
     from coalmine.simulation.optimizers import Optimizer
@@ -73,8 +73,8 @@ class TrainingSettings(Settings):
     data: str = Field("digits", description="data set: a name (digits, mnist, stackexchange, …) or a file")
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="names of the columns or keys in a file of yours, for example --set keys.user=author --set "
-        "keys.text=body for a .jsonl file",
+        description="names of the columns in a file of yours (input, label, user), for example --set keys.user=author "
+        "--set keys.input=body",
     )
     partition: str | None = Field(
         None,
@@ -105,8 +105,8 @@ class TrainingSettings(Settings):
     rounds: int = Field(40, ge=0, description="number of training rounds")
     cohort: str = Field(
         "poisson:0.5",
-        description="who takes part in a round: poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (every "
-        "client once in ROUNDS rounds)",
+        description="who takes part in a round: poisson:Q, fixed:SIZE, epochs:N (every client once per epoch) or "
+        "every-round",
     )
     client: ClientSettings = Field(default_factory=ClientSettings, description="local training of a client")
     server: ServerSettings = Field(default_factory=ServerSettings, description="optimizer of the server")
@@ -140,7 +140,7 @@ class TrainingSettings(Settings):
     @classmethod
     def _readable(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Check the syntax here, where the error can name the line of the file."""
-        readers = {"clip_norm": _clipping, "cohort": _cohorts, "weights": _weighting, "device": _device}
+        readers = {"clip_norm": _clipping, "cohort": _sampling, "weights": _weighting, "device": _device}
         if value is not None:
             readers[str(info.field_name)](value)
         return value
@@ -191,9 +191,9 @@ class TrainingSettings(Settings):
             weighting=_weighting(self.weights),
         )
 
-    def cohorts(self) -> Cohorts:
+    def sampling(self) -> Sampling:
         """The rule for who takes part in a round."""
-        return _cohorts(self.cohort)
+        return _sampling(self.cohort)
 
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
@@ -209,7 +209,7 @@ class TrainingSettings(Settings):
             data=splits.train,
             test=splits.test,
             rounds=self.rounds,
-            cohorts=self.cohorts(),
+            sampling=self.sampling(),
             client=self.client.local(splits.train),
             mechanism=mechanism,
             server=self.server.rule(),
@@ -259,15 +259,13 @@ def _weighting(text: str) -> Weighting:
     return parse_kind(text, kinds, f"weights must be equal, size or size:CAP, got {text!r}")
 
 
-def _cohorts(text: str) -> Cohorts:
+def _sampling(text: str) -> Sampling:
     """Parse the setting ``cohort``."""
-    from coalmine.simulation import FixedSizeCohorts, PoissonCohorts, ShuffledCohorts, WithReplacementCohorts
+    from coalmine.claims.sampling import AtMost, Last, Observed, parse_sampling
 
-    kinds: dict[str, Callable[[str], Cohorts]] = {
-        "poisson:": lambda q: PoissonCohorts(float(q)),
-        "fixed:": lambda size: FixedSizeCohorts(int(size)),
-        "with-replacement:": lambda size: WithReplacementCohorts(int(size)),
-        "epoch:": lambda rounds: ShuffledCohorts(int(rounds)),
-    }
-    accepted = "poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS"
-    return parse_kind(text, kinds, f"cohort must be {accepted}, got {text!r}")
+    sampling = parse_sampling(text)
+    if isinstance(sampling, AtMost | Observed) and not isinstance(sampling, Last):
+        raise InputError(f"cohort must be poisson:Q, fixed:SIZE, epochs:N or every-round, got {text!r}")
+    if sampling.rate == 0:
+        raise InputError(f"the sampling probability q must be positive, got {text!r}")
+    return sampling

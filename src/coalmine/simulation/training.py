@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine import accounting
-from coalmine.accounting import Theory
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.arrays import Floats, Ints
+from coalmine.claims import Claim
+from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, Release, checked_contribution
 from coalmine.simulation import flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.cohorts import Cohorts
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.frozen_clients import FrozenClients, pays
 from coalmine.simulation.kernels.choice import choose_kernel
@@ -49,7 +46,7 @@ class Training(Rounds):
         model: The model to start from; it is not changed.
         data: The clients and their examples.
         rounds: Number of rounds.
-        cohorts: Which clients take part in each round, for instance ``PoissonCohorts(0.1)``.
+        sampling: Which clients take part in each round, for instance ``Poisson(0.1)``.
         client: What a client does with the global model; by default one full-batch step of SGD.
         mechanism: Clipping, weights and noise; by default none of them.
         server: The server's optimizer; by default SGD with learning rate 1, which is federated averaging.
@@ -64,15 +61,15 @@ class Training(Rounds):
         InputError: If the arguments do not fit each other, or the model cannot be trained privately.
 
     Example:
-        >>> from coalmine.simulation import FixedClipping, PoissonCohorts, models
+        >>> from coalmine.simulation import FixedClipping, models
         >>> from coalmine.simulation.data import load
         >>> splits = load("digits")
         >>> training = Training(
         ...     model=models.build("logistic", splits.train.task), data=splits.train, test=splits.test, rounds=2,
-        ...     cohorts=PoissonCohorts(0.1), mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0),
+        ...     sampling=Poisson(0.1), mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0),
         ... )
         >>> history = training.run()
-        >>> round(training.theory(delta=1e-5).epsilon, 2)
+        >>> round(training.claim(delta=1e-5).epsilon, 2)
         1.92
     """
 
@@ -82,7 +79,7 @@ class Training(Rounds):
         model: nn.Module,
         data: FederatedData,
         rounds: int,
-        cohorts: Cohorts,
+        sampling: Sampling,
         client: LocalTraining | None = None,
         mechanism: Mechanism | None = None,
         server: Optimizer | None = None,
@@ -101,8 +98,8 @@ class Training(Rounds):
             check_kind("mechanism", mechanism, Mechanism, "Mechanism(...)")
         if server is not None:
             check_optimizer("server", server)
-        check_kind("cohorts", cohorts, Cohorts, "a rule such as PoissonCohorts(0.1)")
-        self.cohorts, self.client = cohorts, client or LocalTraining()
+        check_kind("sampling", sampling, Sampling, "a sampling such as Poisson(0.1)")
+        self.sampling, self.client = sampling, client or LocalTraining()
         self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
         super().__init__(
             model=model,
@@ -114,9 +111,9 @@ class Training(Rounds):
             seed=seed,
             private=self.mechanism.private,
         )
-        cohorts.check(len(data), rounds)
+        sampling.check(len(data), rounds)
         if rounds:  # raises if the noise on counts uses up the whole noise multiplier
-            expected = cohorts.expected(len(data), 0)
+            expected = self.expected_clients(0)
             noise_multiplier = self.mechanism.update_noise(expected)
             layers = dict(zip(self._model.names, self._model.shapes, strict=True))
             for audit in self.audits:
@@ -136,7 +133,7 @@ class Training(Rounds):
         """The name of the kernel that computes the clients' updates (`coalmine.simulation.kernels`)."""
         return type(self._work.kernel).__name__
 
-    def theory(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Theory:
+    def claim(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Claim:
         """The claimed guarantee for all rounds of this configuration; ε is infinite without noise.
 
         With cohorts of fixed size, adjacent data sets differ in one client being replaced by another. That moves the
@@ -149,45 +146,42 @@ class Training(Rounds):
             accountant: Name of the accountant; None takes the tightest available.
 
         Raises:
-            InputError: If ``sampling`` is not an upper bound, or if there is no analysis of how the cohorts draw; the
-                message then says which sampling is an upper bound.
+            InputError: If ``sampling`` is not an upper bound.
         """
         if sampling is not None:
             self._check_bound(sampling)
         elif self.mechanism.private:
-            sampling = self.cohorts.sampling(len(self.data), self.rounds, self.seed)
+            sampling = self.sampling.accounted(len(self.data), self.rounds)
         else:
             sampling = EveryRound()
         noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
         # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
         rounds = max(self.rounds, sampling.times) if isinstance(sampling, AtMost) else self.rounds
-        theory = accounting.theory(
-            noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant
-        )
-        return replace(theory, rounds=self.rounds)
+        return Claim(noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant)
+
+    def expected_clients(self, round: int) -> float:
+        """The expected number of clients in a round."""
+        return self.sampling.expected(len(self.data), self.rounds, round)
 
     def _claimed_sampling(self) -> Sampling | None:
-        """The sampling that the claim assumes; None without a claim, or if there is no analysis of the cohorts."""
-        try:
-            return self.cohorts.sampling(len(self.data), self.rounds, self.seed) if self.mechanism.private else None
-        except InputError:
-            return None
+        """The sampling that the claim assumes; None without a claim."""
+        return self.sampling.accounted(len(self.data), self.rounds) if self.mechanism.private else None
 
     def _check_bound(self, sampling: Sampling) -> None:
         """Raise `InputError` for a sampling that claims less participation than the cohorts have."""
-        exposures = self.cohorts.exposures(len(self.data), self.rounds, self.seed)
+        exposures = self.sampling.exposures(len(self.data), self.rounds)
         match sampling:
             case AtMost():
                 holds = sampling.times >= exposures
             case EveryRound():
                 holds = exposures <= self.rounds
             case _:
-                holds = sampling == self.cohorts.sampling(len(self.data), self.rounds, self.seed)
+                holds = sampling == self.sampling.accounted(len(self.data), self.rounds)
         if not holds:
-            raise InputError(f"{sampling} is not an upper bound for {self.cohorts}: use AtMost(times={exposures})")
+            raise InputError(f"{sampling} is not an upper bound for {self.sampling}: use AtMost(times={exposures})")
 
     def _settings(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("cohorts", "client", "mechanism", "server")}
+        return {name: getattr(self, name) for name in ("sampling", "client", "mechanism", "server")}
 
     def _release_resources(self) -> None:
         self._workers.close()
@@ -213,7 +207,7 @@ class Training(Rounds):
     def _frozen_clients(self, rounds: int, trial: int) -> FrozenClients | None:
         """Clients whose updates are kept for so many frozen rounds; None if that does not pay."""
         number, population = self.state.round, len(self.data)
-        if not pays(population, self.dim, needed=rounds * self.cohorts.expected(population, number)):
+        if not pays(population, self.dim, needed=rounds * self.expected_clients(number)):
             return None
         return FrozenClients(
             self._work,
@@ -229,7 +223,7 @@ class Training(Rounds):
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         contributions = [contribution for contribution in planted if contribution is not None]
         update, divisor, norms, losses = self._noisy_mean(contributions)
-        cohort = np.unique(self.cohorts.cohort(len(self.data), self.seed, number))
+        cohort = np.unique(self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number))
         for audit in self.audits:
             audit.cohort(number, cohort.tolist(), len(self.data))
         model, optimizer_state = _server_step(self.server, state, update)
@@ -238,7 +232,7 @@ class Training(Rounds):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
         if math.isfinite(state.clip_norm):
             metrics["clip_norm"] = state.clip_norm
-        expected = self.cohorts.expected(len(self.data), number)
+        expected = self.expected_clients(number)
         after = TrainingState(
             model=model,
             optimizer=optimizer_state,
@@ -253,7 +247,7 @@ class Training(Rounds):
     ) -> tuple[Tensor, float, Floats, Floats]:
         """One round's release: the noisy mean update, its divisor, and the clients' norms and losses (not released)."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
-        cohort = self.cohorts.cohort(population, self.seed, number, trial)
+        cohort = self.sampling.draw(population, self.rounds, seed=self.seed, round=number, trial=trial)
         weights = self._weights[cohort]
         if frozen is None:
             items = self._work.items(number, trial, cohort, weights, clip_norm)
@@ -268,7 +262,7 @@ class Training(Rounds):
             total += VectorKind.of(total).give(flat_vector(contribution.total))
         divisor = sum(contribution.clients for contribution in planted)
         if self.mechanism.private:
-            expected = self.cohorts.expected(population, number)
+            expected = self.expected_clients(number)
             noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
             total += torch.from_numpy(noise).to(total.device)
             # The number of clients that took part is private; the expected number is not.

@@ -70,7 +70,7 @@ def assert_locally_private(
         True
     """
     __tracebackhide__ = True
-    from coalmine.accounting import EveryRound, theory
+    from coalmine.claims import Claim, EveryRound
     from coalmine.methods.ldp.claim import LocalClaimTest
     from coalmine.methods.ldp.estimates import estimates, shared_bound
     from coalmine.methods.ldp.games import GAMES, play, until_refuted
@@ -112,7 +112,7 @@ def assert_locally_private(
         how = f"{trials:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
         bounds.append(judged(estimates([game], delta=delta, confidence=confidence)[0], claim, false_alarm_rate, how))
         if halved is not None:
-            stated = theory(noise_multiplier=halved, sampling=EveryRound(), rounds=1, delta=delta)
+            stated = Claim(noise_multiplier=halved, sampling=EveryRound(), rounds=1, delta=delta)
             p_value = LocalClaimTest([game], stated).p_value(1.0)
             if p_value <= 1 - confidence:
                 raise AssertionError(

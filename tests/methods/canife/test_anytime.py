@@ -48,7 +48,7 @@ def test_the_claimed_noise_plays_all_frozen_rounds():
     assert play(patient, 1.0) == 600
     result = patient.result(noise_multiplier=1.0)
     assert result.verdict is Verdict.NOT_REFUTED
-    assert 0 < result.bound.epsilon < result.theory.epsilon
+    assert 0 < result.bound.epsilon < result.claim.epsilon
     assert patient.live().startswith(f"ε ≥ {result.bound.epsilon:.2f} (95%), ε̂ᵣ ")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from canary_models import CLIP, designed, first_axis, silent, training
-from coalmine import accounting
+from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -28,8 +28,8 @@ def test_a_perfect_canary_measures_the_gaussian_mechanism():
     for delta in (1e-5, 0.01):
         # Intervals of 99.9%, so that one seed in a thousand fails.
         result = audit.result(delta=delta, confidence=0.999, noise_multiplier=1.0)
-        exact = accounting.round_epsilon(noise_multiplier=1.0, delta=delta)
-        assert result.theory.epsilon == exact
+        exact = claims.round_epsilon(noise_multiplier=1.0, delta=delta)
+        assert result.claim.epsilon == exact
         assert result["gaussian-shift"].lower < exact < result["gaussian-shift"].upper
         assert 0 < result.bound.epsilon < exact
         assert result["gdp"].epsilon < exact
@@ -41,7 +41,7 @@ def test_a_perfect_canary_measures_the_gaussian_mechanism():
 def test_several_perfect_canaries_are_as_good_as_several_trials():
     audit = Canife(canaries=GivenUpdates(first_axis(8)), rounds=1, every=1, trials=50)
     training([audit], rounds=1, noise=1.0, data=silent()).run()
-    result, exact = audit.result(noise_multiplier=1.0), accounting.round_epsilon(noise_multiplier=1.0, delta=1e-5)
+    result, exact = audit.result(noise_multiplier=1.0), claims.round_epsilon(noise_multiplier=1.0, delta=1e-5)
     assert result.scores.members.size + result.scores.observed.size == 400
     assert result["gaussian-shift"].lower < exact < result["gaussian-shift"].upper
     assert result.bound.method == "one-run"
@@ -51,7 +51,7 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     audit = Canife(canaries=designed(iterations=30), rounds=6, every=3, trials=40)
     run = training([audit], noise=0.2)
     run.run()
-    result = audit.result(noise_multiplier=0.2, theory=run.theory(1e-5))
+    result = audit.result(noise_multiplier=0.2, claim=run.claim(1e-5))
     assert [(p.round, p.rounds) for p in result.periods] == [(0, 3), (3, 3)]
     # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
     assert all(p.accuracy > 0.8 for p in result.periods)
@@ -59,8 +59,8 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     first, second = result.details["designs"]
     assert (first["round"], second["round"]) == (0, 3)
     assert first["effective_sigma"] != second["effective_sigma"]
-    assert result.theory.rounds == 1
-    assert result.training_theory.rounds == 6
+    assert result.claim.rounds == 1
+    assert result.training_claim.rounds == 6
     assert not result.refuted
 
 

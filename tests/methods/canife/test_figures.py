@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from canary_models import CLIENT
-from coalmine.accounting.sampling import EveryRound
+from coalmine.claims import EveryRound, Poisson
 from coalmine.drawing.files import BOUND, ESTIMATE, THEORY
 from coalmine.drawing.pictures import png_uri
 from coalmine.errors import InputError
@@ -22,8 +22,8 @@ from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import METHOD
 from coalmine.methods.canife.report_section import crafted_samples
 from coalmine.protocol import Release
-from coalmine.results.result import AuditResult, MethodResults
-from coalmine.simulation import FixedClipping, Mechanism, PoissonCohorts, Training
+from coalmine.results.result import MethodResults, Result
+from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.vocabulary import Vocabulary
 from federations import federation, mlp, texts, word_model
 
@@ -32,7 +32,7 @@ def read_back(audit, **arguments):
     """The plain result that is read from disk after the audit's was written."""
     result = audit.result(noise_multiplier=1.0, **arguments)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    return AuditResult.from_dict(content, scores=result.scores, arrays=result.arrays)
+    return Result.from_dict(content, scores=result.scores, arrays=result.arrays)
 
 
 def audited(module, data, pool, count=2, **settings):
@@ -43,7 +43,7 @@ def audited(module, data, pool, count=2, **settings):
     audit = Canife(canaries=canaries, rounds=4, every=2, trials=12, **settings)
     mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=1.0)
     Training(
-        model=module, data=data, rounds=4, cohorts=PoissonCohorts(0.5), client=CLIENT, mechanism=mechanism,
+        model=module, data=data, rounds=4, sampling=Poisson(0.5), client=CLIENT, mechanism=mechanism,
         audits=[audit],
     ).run()  # fmt: skip
     return audit
@@ -84,7 +84,7 @@ def test_every_figure_is_drawn_from_a_saved_result(images):
     for period in result.details["rounds"]:
         assert next(e["epsilon"] for e in period["estimates"] if e["valid"]) in drawn
         assert {period["ceiling"], period["rate_ceiling"]} <= set(drawn)
-    assert result.theory.epsilon in drawn
+    assert result.claim.epsilon in drawn
     # Each histogram has an area of 1.
     area = sum(row["density"] * (row["right"] - row["left"]) for row in rows(charts["canife-scores"], "left"))
     assert area == pytest.approx(4, rel=1e-6)  # present and absent, two periods

@@ -35,8 +35,8 @@ def test_a_run_has_a_result_for_one_round_and_one_for_all_rounds_composed():
     one_round, composed = results_of("trials=12")
     assert (one_round.unit, one_round.view) == (ROUND, "frozen")
     assert (composed.unit, composed.view) == (USER, "frozen, composed")
-    assert one_round.theory.rounds == 1
-    assert composed.theory.rounds == 4
+    assert one_round.claim.rounds == 1
+    assert composed.claim.rounds == 4
     assert one_round.arrays["scores"].shape == one_round.arrays["present"].shape == (24, 1)
     assert one_round.config["trials"] == composed.config["trials"] == 12
     assert one_round.metrics["accuracy"] == 0.5
@@ -48,8 +48,8 @@ def test_several_adversaries_share_a_running_training():
     rounds = [result for result in results if result.unit is ROUND]
     assert [r.view for r in rounds] == ["running, pool 3, 5 iterations", "running, pool 8, 5 iterations"]
     for result in rounds:
-        assert result.theory is None
-        assert result.details["training_theory"] is None
+        assert result.claim is None
+        assert result.details["training_claim"] is None
         (period,) = result.details["rounds"]
         assert period["with_scores"] + period["without_scores"] == 12
         assert result.estimates[0].method == "one-run"

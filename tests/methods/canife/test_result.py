@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 from canary_models import PRESENT, result_of
-from coalmine import accounting
-from coalmine.accounting import compose_rounds
-from coalmine.accounting.sampling import EveryRound, Poisson
+from coalmine import claims
+from coalmine.claims import EveryRound, Poisson, compose_rounds
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.composition import round_theory
+from coalmine.methods.canife.composition import round_claim
 from coalmine.methods.canife.result import strongest_period
 from coalmine.protocol import Release
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
 
@@ -58,21 +57,21 @@ def test_all_estimates_have_the_same_delta():
         PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), PRESENT, delta=1e-3, sampling=EveryRound()
     )
     assert {e.delta for e in (*result.estimates, *result.periods[0].estimates)} == {1e-3}
-    assert result.theory.delta == 1e-3
-    composed = accounting.compose_rounds(
+    assert result.claim.delta == 1e-3
+    composed = claims.compose_rounds(
         [(result.periods[0].epsilon("best-threshold"), 10)], sampling=EveryRound(), delta=1e-3
     )
     assert result.epsilon_hat("best-threshold", "exact") == composed
     audit = Canife(canaries=GivenUpdates(np.eye(1, 5)), rounds=1, every=1)
-    claim = accounting.theory(noise_multiplier=1, sampling=Poisson(0.1), rounds=1, delta=1e-5)
+    claim = claims.Claim(noise_multiplier=1, sampling=Poisson(0.1), rounds=1, delta=1e-5)
     with pytest.raises(InputError, match=r"delta = 0\.01"):
-        audit.result(delta=0.01, theory=claim)
+        audit.result(delta=0.01, claim=claim)
 
 
 def test_a_result_read_from_disk_has_the_same_details_as_the_typed_one():
     result = result_of(PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), sampling=EveryRound())
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    read = AuditResult.from_dict(content, scores=result.scores, arrays=result.arrays)
+    read = Result.from_dict(content, scores=result.scores, arrays=result.arrays)
     assert (read.unit, read.method, read.side_names) == (ROUND, "canife", ("canary present", "canary absent"))
     assert read.details == result.details
     assert read.details["rounds"] == [period.to_dict() for period in result.periods]
@@ -82,19 +81,19 @@ def test_a_result_read_from_disk_has_the_same_details_as_the_typed_one():
 
 
 def test_composed_rounds_are_a_result_about_a_user_and_never_a_bound():
-    claim = accounting.theory(noise_multiplier=1, sampling=EveryRound(), rounds=10, delta=1e-5)
+    claim = claims.Claim(noise_multiplier=1, sampling=EveryRound(), rounds=10, delta=1e-5)
     present = np.tile(PRESENT, 2)
     scores = present + np.random.default_rng(0).normal(0, 1, 200)
-    result = result_of(scores, present, sampling=EveryRound(), training_theory=claim)
+    result = result_of(scores, present, sampling=EveryRound(), training_claim=claim)
     composed = result.composed_result()
     assert (composed.unit, composed.view, composed.scores) == (USER, "frozen, composed", None)
     (estimate,) = composed.estimates
     assert (estimate.method, estimate.valid, estimate.delta) == ("composed", False, 1e-5)
     assert result.best_guess.method == "gaussian-shift"
     assert estimate.epsilon == result.epsilon_hat("gaussian-shift") == composed.best_guess.epsilon
-    assert composed.theory == claim
+    assert composed.claim == claim
     assert composed.bound is None
-    assert AuditResult.from_dict(json.loads(json.dumps(composed.to_dict()))).best_guess == estimate
+    assert Result.from_dict(json.loads(json.dumps(composed.to_dict()))).best_guess == estimate
     assert result_of(scores, present).composed_result() is None
 
 
@@ -104,7 +103,7 @@ def test_a_composed_estimate_has_the_composed_ends_of_its_rounds_as_interval():
     result = result_of(scores, present, sampling=EveryRound())
     shift = result.periods[0].scores
     ends = gaussian_shift(shift, delta=1e-5).lower, gaussian_shift(shift, delta=1e-5).upper
-    noises = [accounting.noise_from_round_epsilon(epsilon, 1e-5) for epsilon in ends]
+    noises = [claims.noise_from_round_epsilon(epsilon, 1e-5) for epsilon in ends]
     (estimate,) = result.composed_result().estimates
     # Without sampling, ten rounds of μ-GDP are √10 μ-GDP.
     expected = [float(epsilon_gdp(math.sqrt(10) / noise, 1e-5)) for noise in noises]
@@ -125,7 +124,7 @@ def test_half_of_the_noise_is_refuted_whether_one_period_or_several_were_audited
 
 def test_several_periods_rarely_refute_a_true_claim():
     # At a false-alarm rate of at most 20%, 30 audits refute more than 13 once in 1,000 times.
-    rng, claim = np.random.default_rng(5), round_theory(1.0, 1e-5)
+    rng, claim = np.random.default_rng(5), round_claim(1.0, 1e-5)
     refuted = 0
     for _ in range(30):
         present = rng.random((4, 60)) < 0.5
@@ -137,15 +136,15 @@ def test_several_periods_rarely_refute_a_true_claim():
 
 def test_the_claim_of_the_training_says_what_is_tested_and_composed():
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
-    claim = accounting.theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=2, delta=1e-4)
-    result = audit.result(theory=claim)
-    assert result.theory.noise_multiplier == 1.0
-    assert result.theory.delta == 1e-4
-    assert result.composed_result().theory == claim
+    claim = claims.Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=2, delta=1e-4)
+    result = audit.result(claim=claim)
+    assert result.claim.noise_multiplier == 1.0
+    assert result.claim.delta == 1e-4
+    assert result.composed_result().claim == claim
     ceiling = compose_rounds([(p.rate_ceiling, 1) for p in result.periods], sampling=EveryRound(), delta=1e-4)
     assert result.epsilon_hat("ceiling") == ceiling
-    bare = audit.result(theory=accounting.claimed(3.0, 1e-4))
-    assert (bare.theory, bare.composed_result()) == (None, None)
+    bare = audit.result(claim=claims.Claim(epsilon=3.0, delta=1e-4))
+    assert (bare.claim, bare.composed_result()) == (None, None)
 
 
 def test_the_live_estimate_is_the_final_one():

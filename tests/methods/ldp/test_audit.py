@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.audit import VIEWS, LDPAudit
+from coalmine.methods.ldp.audit import VIEWS, Ldp
 from coalmine.methods.ldp.crafters import (
     CRAFTERS,
     Benign,
@@ -167,7 +167,7 @@ def test_data_of_one_class_is_refused_for_collusion():
     inputs = np.random.default_rng(0).random((20, 4)).astype(np.float32)
     task = Task(input_shape=(4,), classes=2)
     data = FederatedData(inputs=inputs, targets=np.zeros(20, int), bounds=np.array([[0, 20]]), names=["a"], task=task)
-    audit = LDPAudit(
+    audit = Ldp(
         data=data, model=lambda seed: models.build("logistic", task, seed=seed), crafters=[crafter_named("collusion")]
     )
     with pytest.raises(InputError, match="at least two classes"):
@@ -176,8 +176,9 @@ def test_data_of_one_class_is_refused_for_collusion():
 
 def test_a_language_model_is_audited_as_well():
     data = load("generated-text", positions=8, vocabulary_size=50).train
-    audit = LDPAudit(
-        data=data, model=lambda seed: models.build("transformer", data.task, seed=seed), crafters=[GradientFlip()],
+    audit = Ldp(
+        data=data, model=lambda seed: models.build("word-lstm", data.task, seed=seed, embedding=8, units=8),
+        crafters=[GradientFlip()],
         mechanisms=[LDPSGD(epsilon=2.0)], trials=60, views=["black-box", "parameter-change"],
     )  # fmt: skip
     assert [r.view for r in audit.run()] == ["black-box", "parameter-change"]

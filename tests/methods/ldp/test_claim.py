@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.accounting import EveryRound, claimed, local_theory, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
 from coalmine.results.noise_shares import POWER
@@ -17,7 +17,7 @@ from coalmine.stats.guess_tests import TrialGuesses, highest_accuracy
 from coalmine.stats.sequential import reaches_power
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
-GAUSSIAN = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+GAUSSIAN = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
 
 
 def randomized_response(rng, trials, epsilon):
@@ -53,7 +53,7 @@ def test_the_p_value_of_guesses_is_a_binomial_tail(guesses, right):
 
 def test_the_p_value_of_rates_is_the_level_at_which_their_bound_crosses_the_claim():
     counts = randomized_response(np.random.default_rng(0), 300, 2.0).counts
-    p_value = _rates_p_value(counts, claimed(1.0, 0.0))
+    p_value = _rates_p_value(counts, Claim(epsilon=1.0, delta=0.0))
     assert epsilon_from_counts(counts, delta=0.0, confidence=1 - 1.001 * p_value).epsilon > 1
     assert epsilon_from_counts(counts, delta=0.0, confidence=1 - 0.999 * p_value).epsilon < 1
 
@@ -61,12 +61,12 @@ def test_the_p_value_of_rates_is_the_level_at_which_their_bound_crosses_the_clai
 @pytest.mark.parametrize(
     ("draw", "claim"),
     [
-        (lambda rng: [randomized_response(rng, 100, 1.0)], claimed(1.0, 0.0)),
-        (lambda rng: [randomized_response(rng, 60, 1.0), laplace(rng, 60, 1.0)], claimed(1.0, 0.0)),
-        (lambda rng: [laplace(rng, 100, 1.0)], claimed(1.0, 0.0)),
+        (lambda rng: [randomized_response(rng, 100, 1.0)], Claim(epsilon=1.0, delta=0.0)),
+        (lambda rng: [randomized_response(rng, 60, 1.0), laplace(rng, 60, 1.0)], Claim(epsilon=1.0, delta=0.0)),
+        (lambda rng: [laplace(rng, 100, 1.0)], Claim(epsilon=1.0, delta=0.0)),
         (lambda rng: [gaussian(rng, 100, 1.0)], GAUSSIAN),
         (lambda rng: [gaussian(rng, 60, 1.0), gaussian(rng, 60, 0.3)], GAUSSIAN),
-        (lambda rng: [gaussian(rng, 100, 0.0)], claimed(0.0, 0.0)),
+        (lambda rng: [gaussian(rng, 100, 0.0)], Claim(epsilon=0.0, delta=0.0)),
     ],
 )
 def test_a_true_local_claim_is_rarely_refuted(draw, claim):
@@ -88,15 +88,15 @@ def test_power_is_the_share_of_audits_that_refute_by_their_guesses(trials, epsil
 
 def test_the_verdict_follows_from_power_and_not_from_the_size_of_the_bound():
     rng = np.random.default_rng(3)
-    enough = LocalClaimTest([randomized_response(rng, 150, 1.0)], claimed(1.0, 0.0)).result(confidence=0.95)
+    enough = LocalClaimTest([randomized_response(rng, 150, 1.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
     assert enough.verdict is Verdict.NOT_REFUTED
     assert 0.5 <= enough.detectable_noise < 0.7
-    few = LocalClaimTest([randomized_response(rng, 30, 1.0)], claimed(1.0, 0.0))
+    few = LocalClaimTest([randomized_response(rng, 30, 1.0)], Claim(epsilon=1.0, delta=0.0))
     assert few.result(confidence=0.95).verdict is Verdict.TOO_WEAK
     assert 40 <= few.trials_needed(0.95) <= 150
-    blind = LocalClaimTest([gaussian(rng, 500, 0.0)], claimed(1.0, 0.0)).result(confidence=0.95)
+    blind = LocalClaimTest([gaussian(rng, 500, 0.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
     assert blind.verdict is Verdict.TOO_WEAK
-    double = LocalClaimTest([randomized_response(rng, 150, 2.0)], claimed(1.0, 0.0)).result(confidence=0.95)
+    double = LocalClaimTest([randomized_response(rng, 150, 2.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
     assert double.verdict is Verdict.REFUTED
 
 
@@ -112,7 +112,9 @@ def test_local_gaussian_noise_is_bounded_by_its_whole_curve():
 
 def test_no_claim_is_tested_without_noise():
     trials = [randomized_response(np.random.default_rng(5), 30, 1.0)]
-    assert LocalClaimTest(trials, claimed(math.inf, 0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
+    assert (
+        LocalClaimTest(trials, Claim(epsilon=math.inf, delta=0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
+    )
 
 
 def test_an_attack_no_better_than_a_coin_stays_one_under_any_curve():
@@ -123,20 +125,20 @@ def test_an_attack_no_better_than_a_coin_stays_one_under_any_curve():
 def test_the_delta_of_a_users_mechanism_is_part_of_its_claim():
     """Trials of the least favorable (1, 0.1)-DP mechanism: more than 28 refuted of 300 in less than 0.1% of runs."""
     mechanism = OwnMechanism(function=lambda gradient, rng: gradient, epsilon=1.0, delta=0.1)
-    assert mechanism.theory().curve() == ApproximateDP(1.0, 0.1)
-    assert OwnMechanism(function=mechanism.function, epsilon=1.0).theory().curve() == ApproximateDP(1.0, 0.0)
+    assert mechanism.claim().curve() == ApproximateDP(1.0, 0.1)
+    assert OwnMechanism(function=mechanism.function, epsilon=1.0).claim().curve() == ApproximateDP(1.0, 0.0)
     rng, refuted = np.random.default_rng(0), 0
     for _ in range(300):
         coins = rng.random(400) < 0.5
         right = rng.random(400) < highest_accuracy(ApproximateDP(1.0, 0.1))
         trials = Trials(np.where(coins == right, 1.0, -1.0), coins)
-        refuted += LocalClaimTest([trials], mechanism.theory()).p_value(1.0) <= 0.05
+        refuted += LocalClaimTest([trials], mechanism.claim()).p_value(1.0) <= 0.05
     assert refuted <= 28
 
 
 def test_abstaining_from_weak_evidence_does_not_refute_a_claim_for_several_reports():
     """Seven reports of randomized response: more than 8 refuted of 40 in less than 0.1% of runs."""
-    claim, rng, refuted = local_theory(epsilon=0.5, rounds=7), np.random.default_rng(0), 0
+    claim, rng, refuted = Claim(local_epsilon=0.5, rounds=7), np.random.default_rng(0), 0
     for _ in range(40):
         coins = rng.random(1000) < 0.5
         evidence = 0.5 * (2 * rng.binomial(7, special.expit(0.5), 1000) - 7)
@@ -153,7 +155,7 @@ def test_a_bound_that_allows_an_early_stop_decides_with_its_own_power(trials, ep
     played = randomized_response(np.random.default_rng(6), trials, epsilon)
     bound = SequentialBound(claim=1.0)
     bound.update(played.sent_first, played.scores)
-    test = LocalClaimTest([played], claimed(1.0, 0.0)).result_at_any_time(bound, confidence=0.95)
+    test = LocalClaimTest([played], Claim(epsilon=1.0, delta=0.0)).result_at_any_time(bound, confidence=0.95)
     assert test.verdict is verdict
     assert test.p_value == bound.p_value
     assert test.refuted == (test.p_value <= 0.05)

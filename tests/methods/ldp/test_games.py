@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from coalmine.accounting import EveryRound, theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.methods.ldp.claim import LocalClaimTest
 from coalmine.methods.ldp.estimates import shared_bound
 from coalmine.methods.ldp.games import play
@@ -32,7 +32,7 @@ def exceeds_pair(game):
 
 def exceeds_curve(game):
     # Opposite gradients of norm 1 are 2 apart.
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     return LocalClaimTest([game], claim).p_value(1.0) <= 0.2
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.audit import VIEWS, LDPAudit
+from coalmine.methods.ldp.audit import VIEWS, Ldp
 from coalmine.methods.ldp.crafters import Benign
 from coalmine.methods.ldp.line_losses import affine_layers
 from coalmine.methods.ldp.losses import ExampleLosses
@@ -92,7 +92,7 @@ def test_a_model_that_cannot_be_batched_is_evaluated_one_vector_at_a_time():
         other = Recurrent()
         nn.utils.vector_to_parameters(vector, other.parameters())
         assert [pair.loss(other, example).item() for example in (0, 1)] == pytest.approx(losses.tolist(), rel=1e-5)
-    audit = LDPAudit(
+    audit = Ldp(
         data=data, model=lambda seed: Recurrent(), crafters=[Benign()], mechanisms=[LDPSGD(epsilon=2.0)], trials=60
     )
     assert [r.view for r in audit.run()] == list(VIEWS)

@@ -17,7 +17,7 @@ from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.tables import summary, tables
 from coalmine.results.files import write_method_results
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
 
@@ -34,7 +34,7 @@ def audited():
 def saved(audited):
     """The same results as they are read back from disk."""
     contents = json.loads(json.dumps([r.to_dict() for r in audited.results], allow_nan=False))
-    results = [AuditResult.from_dict(content) for content in contents]
+    results = [Result.from_dict(content) for content in contents]
     return MethodResults(method="ldp", results=results, summary=audited.summary)
 
 

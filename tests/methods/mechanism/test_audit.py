@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from coalmine import accounting
+from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.mechanism.audit import audit_mechanism, checked_calls, gaussian_mechanism
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import APPLICATION
 from coalmine.stats import epsilon_gaussian, sigma_gaussian
 
@@ -18,11 +18,9 @@ def shift(result):
 
 def test_missing_noise_is_found_and_correct_noise_is_not():
     # The bound and the claim test see this without the battery, which has its own tests: the fewest calls do.
-    theory = accounting.theory(
-        noise_multiplier=sigma_gaussian(1.0, 1e-5), sampling=accounting.EveryRound(), rounds=1, delta=1e-5
-    )
-    right = audit_mechanism(gaussian_mechanism(sigma_gaussian(1.0, 1e-5), 1), dim=50_000, calls=16, theory=theory)
-    wrong = audit_mechanism(lambda total: total + np.float32(1e-3), dim=50_000, calls=16, theory=theory)
+    claim = claims.Claim(noise_multiplier=sigma_gaussian(1.0, 1e-5), sampling=claims.EveryRound(), rounds=1, delta=1e-5)
+    right = audit_mechanism(gaussian_mechanism(sigma_gaussian(1.0, 1e-5), 1), dim=50_000, calls=16, claim=claim)
+    wrong = audit_mechanism(lambda total: total + np.float32(1e-3), dim=50_000, calls=16, claim=claim)
     assert (right.verdict.value, wrong.verdict.value) == ("not refuted", "refuted")
     assert wrong.bound.epsilon > 50
 
@@ -34,7 +32,7 @@ def test_a_result_says_what_it_is_about(family, free):
     assert (result.adversary, result.score_name) == ("sees the mechanism's output", "cosine")
     assert result.null == f"cosine:{free}"
     assert (result.metrics["inserted"], result.metrics["held_out"]) == (10, 10)
-    assert AuditResult.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
+    assert Result.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
 
 
 def test_an_output_of_zeros_shows_nothing():
@@ -82,10 +80,10 @@ def test_more_calls_than_an_array_can_count_are_refused():
 @pytest.mark.parametrize("calls", [None, 16, 0])
 def test_the_battery_counts_for_the_power_that_is_stated(calls):
     """40 canaries say too little about ε = 2, and so do 16 calls; the battery with its default calls says enough."""
-    rng, claim = np.random.default_rng(0), accounting.claimed(2.0, 1e-5)
+    rng, claim = np.random.default_rng(0), claims.Claim(epsilon=2.0, delta=1e-5)
     sigma = sigma_gaussian(2.0, 1e-5)
     result = audit_mechanism(
-        lambda total: total + rng.normal(0, sigma, total.size), dim=300, canaries=40, calls=calls, theory=claim
+        lambda total: total + rng.normal(0, sigma, total.size), dim=300, canaries=40, calls=calls, claim=claim
     )
     assert result.verdict.value == ("not refuted" if calls is None else "too weak")
     if calls is None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coalmine import InputError, audit_mechanism
-from coalmine.accounting import claimed
+from coalmine.claims import Claim
 from coalmine.replaying import Client
 from coalmine.stats import sigma_gaussian
 from coalmine.testing import assert_private
@@ -176,7 +176,7 @@ def test_the_audit_has_the_findings_of_both():
         return np.sum(updates, axis=0) + 0.5 * scale * rng.standard_normal(DIM) * ((next(rounds) + 1) % 7 > 0)
 
     result = audit_mechanism(
-        two_bugs, dim=DIM, canaries=20, theory=claimed(2.0, 1e-5), clients=5, clip_norm=0.5, calls=200
+        two_bugs, dim=DIM, canaries=20, claim=Claim(epsilon=2.0, delta=1e-5), clients=5, clip_norm=0.5, calls=200
     )
     assert result.verdict.value == "refuted"
     assert {"clipping", "noise in every call"} <= {finding.check for finding in result.findings}

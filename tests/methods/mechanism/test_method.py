@@ -25,7 +25,7 @@ def test_every_setting_is_an_option():
 
 def test_the_gaussian_mechanism_is_audited_against_its_own_guarantee():
     audited = result("noise_multiplier=1", "dim=20000", "canaries=500", "calls=16")
-    assert audited.theory.epsilon == pytest.approx(4.377, abs=0.01)
+    assert audited.claim.epsilon == pytest.approx(4.377, abs=0.01)
     assert audited["gaussian-shift"].epsilon == pytest.approx(4.4, abs=1)
     assert audited.config["noise_multiplier"] == 1.0
     assert audited.config["family"] == "hadamard"
@@ -34,9 +34,9 @@ def test_the_gaussian_mechanism_is_audited_against_its_own_guarantee():
 def test_a_function_is_audited_against_a_claim(tmp_path):
     (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n")
     audited = result(f"function={tmp_path}/mine.py:leaky", "dim=20000", "calls=16", "claim=2")
-    assert audited.theory.epsilon == 2.0
+    assert audited.claim.epsilon == 2.0
     assert audited.refuted
-    assert result(f"function={tmp_path}/mine.py:leaky", "dim=20000").theory is None
+    assert result(f"function={tmp_path}/mine.py:leaky", "dim=20000").claim is None
 
 
 def test_tensors_are_named_and_set_the_dimension(tmp_path):
@@ -73,7 +73,7 @@ def test_a_function_is_held_to_its_claimed_noise_multiplier(tmp_path):
     (tmp_path / "mine.py").write_text(code)
     terms = [f"function={tmp_path}/mine.py:half", "dim=2000", "canaries=200"]
     refuted, honest = result(*terms, "noise_multiplier=2"), result(*terms, "noise_multiplier=1")
-    assert (refuted.theory.noise_multiplier, refuted.verdict.value) == (2.0, "refuted")
+    assert (refuted.claim.noise_multiplier, refuted.verdict.value) == (2.0, "refuted")
     assert not honest.refuted
 
 

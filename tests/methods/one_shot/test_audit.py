@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from coalmine import OneShot, ScheduledParticipation
-from coalmine.accounting import claimed
-from coalmine.accounting.sampling import AtMost, EveryRound, Poisson
+from coalmine import OneShot
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson, Scheduled
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.protocol import Release
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import USER
-from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
+from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import (
     CosineNull,
@@ -183,19 +182,19 @@ def test_a_gaussian_mechanism_in_every_round_is_estimated_correctly():
         )  # fmt: skip
         run([audit], noise=sigma, rounds=rounds, seed=seed, drift=2.0)
         epsilons.append(gaussian_shift(Scores(audit.scores()[0], null=audit.null()), delta=1e-5).epsilon)
-    theory = audit.theory(noise_multiplier=sigma, delta=1e-5)
-    result = audit.result(delta=1e-5, theory=theory)
+    claim = Claim(noise_multiplier=sigma, delta=1e-5)
+    result = audit.result(delta=1e-5, claim=claim)
     assert result["gaussian-shift"].epsilon == epsilons[-1]
     assert not result.refuted
     error = np.std(epsilons, ddof=1) / np.sqrt(len(epsilons))
-    assert theory.epsilon == pytest.approx(2.26, abs=0.01)
-    assert abs(np.mean(epsilons) - theory.epsilon) < 4 * error + 0.05
+    assert claim.epsilon == pytest.approx(2.26, abs=0.01)
+    assert abs(np.mean(epsilons) - claim.epsilon) < 4 * error + 0.05
 
 
 def test_bounds_hold_at_their_confidence_for_a_tight_mechanism():
     # At δ = 0.1 bounds come close to the truth: one application of the Gaussian mechanism, sensitivity 1.
     sigma, delta, runs = 1.0, 0.1, 100
-    truth = OneShot(dim=4100, rounds=1, canaries=300).theory(noise_multiplier=sigma, delta=delta).epsilon
+    truth = OneShot(dim=4100, rounds=1, canaries=300).claim(noise_multiplier=sigma, delta=delta).epsilon
     over = {}
     for seed in range(runs):
         audit = OneShot(dim=4100, rounds=1, canaries=300, view="updates", participation="every-round", seed=seed)
@@ -262,14 +261,14 @@ def test_the_claim_fits_what_the_score_knows():
     assert audit("sum", "last:4").sampling == AtMost(4)
 
 
-def test_a_claim_that_assumes_secret_rounds_is_warned_of():
+def test_a_claim_that_assumes_secret_rounds_is_tested_without_them_or_warned_of():
     audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
     run([audit])
-    hidden = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5")
-    secret = hidden.theory(noise_multiplier=1.0, delta=1e-5)
-    assert any("knows the rounds" in warning for warning in audit.result(theory=secret).warnings)
-    known = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).warnings
-    assert not any("knows the rounds" in warning for warning in known)
+    secret = Claim(noise_multiplier=1.0, sampling="poisson:0.5", delta=1e-5)
+    assert isinstance(audit.tested_claim(secret).sampling, AtMost)
+    stated = Claim(epsilon=3.0, sampling="poisson:0.5", rounds=ROUNDS, delta=1e-5)
+    assert any("knows the rounds" in warning for warning in audit.result(claim=stated).warnings)
+    assert not any("knows the rounds" in warning for warning in audit.result(claim=secret).warnings)
 
 
 def training(audits, **changes):
@@ -277,7 +276,7 @@ def training(audits, **changes):
         "model": mlp(),
         "data": federation([4] * 20),
         "rounds": ROUNDS,
-        "cohorts": PoissonCohorts(0.5),
+        "cohorts": Poisson(0.5),
         "client": LocalTraining(optimizer=SGD(learning_rate=0.1)),
         "mechanism": Mechanism(clipping=FixedClipping(0.5), noise_multiplier=0.5),
         "audits": audits,
@@ -365,7 +364,7 @@ def test_extra_memory_is_bounded():
         ({"family": "cauchy"}, 'unknown family "cauchy"'),
         ({"participation": "epochs:9"}, "epochs = 9"),
         ({"participation": 3}, "participation .* int"),
-        ({"participation": ScheduledParticipation([[0, 0]] * 6)}, "round 0 .* twice"),
+        ({"participation": Scheduled([[0, 0]] * 6)}, "round 0 .* twice"),
         ({"norm": 0.0}, "norm .* positive"),
         ({"view": "every:7", "initial": np.ones(50)}, "every:7 .* 6 rounds"),
         ({"view": "rounds:1,6", "initial": np.ones(50)}, "round 6, .* 0 to 5"),
@@ -460,12 +459,12 @@ def test_two_audits_with_the_same_canaries_are_an_error():
 def test_a_result_and_its_claim_have_the_same_delta():
     audit = OneShot(dim=500, rounds=ROUNDS, canaries=20)
     run([audit])
-    theory = audit.theory(noise_multiplier=1.0, delta=1e-3)
+    claim = Claim(noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(InputError, match=r"delta = 1e-05 .* delta = 0\.001"):
-        audit.result(delta=1e-5, theory=theory)
-    with pytest.raises(InputError, match=r"theory .* Theory.* float"):
-        audit.result(theory=4.0)
-    assert audit.result(theory=theory).estimates[0].delta == 1e-3
+        audit.result(delta=1e-5, claim=claim)
+    with pytest.raises(InputError, match=r"claim .* Claim.* float"):
+        audit.result(claim=4.0)
+    assert audit.result(claim=claim).estimates[0].delta == 1e-3
     assert audit.result()["gaussian-fit"].delta == 1e-5
     with pytest.raises(InputError, match="median"):
         audit.result()["median"]
@@ -509,10 +508,10 @@ def test_without_noise_cosines_stay_within_1():
 def test_a_fixed_share_never_has_a_larger_claim_than_every_round():
     def claimed_epsilon(participation):
         audit = OneShot(dim=50, rounds=40, canaries=100, participation=participation)
-        return audit.theory(noise_multiplier=2.0, delta=1e-5).epsilon
+        return audit.tested_claim(Claim(noise_multiplier=2.0, delta=1e-5)).epsilon
 
-    assert claimed_epsilon("fixed:0.95") == claimed_epsilon("every-round")
-    assert claimed_epsilon("fixed:0.05") < claimed_epsilon("every-round")
+    assert claimed_epsilon("fixed:95/100") == claimed_epsilon("every-round")
+    assert claimed_epsilon("fixed:5/100") < claimed_epsilon("every-round")
 
 
 def test_weights_of_shared_rounds_do_not_depend_on_single_canaries():
@@ -591,7 +590,7 @@ def test_canaries_that_hide_each_other_are_warned_of():
             dim=4000, rounds=2, canaries=canaries, view="updates", family="gaussian", participation="every-round"
         )
         run([audit], noise=1.0, rounds=2)
-        warnings = audit.result(theory=claimed(17.9, 1e-5)).warnings
+        warnings = audit.result(claim=Claim(epsilon=17.9, delta=1e-5)).warnings
         return "without noise they would show only about ε = 21.6" in " ".join(warnings)
 
     assert warned(300)
@@ -619,7 +618,7 @@ def test_a_result_says_what_it_is_about(view, score, participation, null):
     assert result.null == null
     assert result.metrics["inserted"] + result.metrics["held_out"] == 40
     assert result.metrics["accuracy"] == 0.5
-    assert AuditResult.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
+    assert Result.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
 
 
 @pytest.mark.parametrize("family", ["hadamard", "orthogonal", "gaussian"])

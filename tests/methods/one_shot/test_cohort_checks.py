@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.accounting import AtMost, EveryRound, FixedSize, Poisson
-from coalmine.accounting.sampling import OncePerEpoch
+from coalmine.claims import AtMost, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
-from coalmine.simulation import FixedClipping, Mechanism, PoissonCohorts, Training, models
+from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load
 from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain
 
@@ -28,7 +27,7 @@ def fixed(rng, t):
 def findings(choose, sampling, *, rounds=12, seed=0, level=LEVEL, epoch=None):
     rng, record = np.random.default_rng(seed), CohortRecord()
     for t in range(rounds):
-        record.add(choose(rng, t).tolist(), POPULATION, epoch)
+        record.add(choose(rng, t).tolist(), POPULATION, None if epoch is None else t // epoch * epoch)
     return cohort_findings(record, sampling, level=level)
 
 
@@ -94,9 +93,9 @@ def test_clients_that_leave_or_come_seldom_never_refute_a_rate(choose, available
 
 
 def test_a_client_twice_in_an_epoch_is_a_fact():
-    [finding] = findings(fixed, OncePerEpoch(4), epoch=4)
+    [finding] = findings(fixed, Epochs(1), epoch=4)
     assert finding.p_value == 0
-    assert findings(shuffled, OncePerEpoch(4), epoch=4) == []
+    assert findings(shuffled, Epochs(1), epoch=4) == []
 
 
 # 400 trainings at level 2e-4: false-alarm probability at most 0.08 in all, far less in fact, since bets lose a lot.
@@ -142,20 +141,20 @@ def test_impossible_cohorts_are_rejected():
         CohortRecord().add(6, available=5)
 
 
-class AlwaysTheSame(PoissonCohorts):
+class AlwaysTheSame(Poisson):
     """Claims Poisson sampling, and takes the same clients in every round."""
 
     def cohort(self, population, seed, round, trial=0):
         return np.arange(int(self.q * population))
 
 
-@pytest.mark.parametrize(("cohorts", "refuted"), [(PoissonCohorts(0.25), False), (AlwaysTheSame(0.25), True)])
+@pytest.mark.parametrize(("cohorts", "refuted"), [(Poisson(0.25), False), (AlwaysTheSame(0.25), True)])
 def test_the_simulator_reports_its_cohorts(cohorts, refuted):
     data = load("digits").train
     model = models.build("logistic", data.task)
     dim = sum(p.numel() for p in model.parameters())
     audit = OneShot(dim=dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
-    Training(model=model, data=data, rounds=6, cohorts=cohorts, mechanism=mechanism, audits=[audit]).run()
-    result = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
+    Training(model=model, data=data, rounds=6, sampling=cohorts, mechanism=mechanism, audits=[audit]).run()
+    result = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
     assert [finding.check for finding in result.bugs] == ["participation"] * refuted

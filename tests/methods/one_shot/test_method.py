@@ -33,7 +33,7 @@ def test_a_run_has_one_result_per_view():
     assert [(r.view, r.score_name) for r in results] == [
         ("final", "cosine"), ("updates", "likelihood-ratio"), ("every:2", "max"),
     ]  # fmt: skip
-    assert all(r.theory.sampling == "poisson:0.5" and r.metrics["accuracy"] == 0.5 for r in results)
+    assert all(r.claim.sampling == "poisson:0.5" and r.metrics["accuracy"] == 0.5 for r in results)
     assert results[0].config["rounds"] == 3
     assert results[1].config["canaries"] == 20
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
-from coalmine.accounting import EveryRound, claimed
-from coalmine.accounting import theory as accounting_theory
+from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
@@ -298,8 +297,8 @@ def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     for t in range(4):
         update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
         inspection.observe(Release(round=t, kind="update", vector=update, divisor=1e6), 1.0)
-    theory = accounting_theory(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
-    assert inspection.findings(theory, None, np.zeros(0, dtype=bool))[1] == []
+    claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
+    assert inspection.findings(claim, None, np.zeros(0, dtype=bool))[1] == []
     assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
 
 
@@ -310,8 +309,8 @@ def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     for t in range(rounds):
         noise = rng.normal(0, clip_norm / divisor, layers.dim)
         inspection.observe(Release(round=t, kind="update", vector=update(noise), divisor=divisor), clip_norm)
-    theory = accounting_theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
-    return [finding.sentence for finding in inspection.findings(theory, None, np.zeros(0, dtype=bool))[1]]
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
+    return [finding.sentence for finding in inspection.findings(claim, None, np.zeros(0, dtype=bool))[1]]
 
 
 def test_half_precision_is_recognized_beside_a_tensor_of_single_precision():
@@ -419,7 +418,7 @@ def test_one_tensor_with_noise_is_not_counted_among_those_without():
 # The same in an audit
 
 
-def audit_loop(noise, *, layers=LAYERS.shapes, theory=None, **settings):
+def audit_loop(noise, *, layers=LAYERS.shapes, claim=None, **settings):
     settings = {"canaries": 20, "view": "updates", "participation": "every-round"} | settings
     audit = OneShot(dim=LAYERS.dim, rounds=6, layers=layers, **settings)
     rng, memory = np.random.default_rng(0), {}
@@ -433,7 +432,7 @@ def audit_loop(noise, *, layers=LAYERS.shapes, theory=None, **settings):
             models = [Release(round=t, kind="model", vector=update)] if t == 5 else []
             for model in models:
                 audit.observe(model)
-    return audit.result(theory=theory or audit.theory(noise_multiplier=1.0, delta=1e-5))
+    return audit.result(claim=claim or Claim(noise_multiplier=1.0, delta=1e-5))
 
 
 def test_an_audit_refutes_the_claim_for_a_bias_without_noise():
@@ -478,7 +477,7 @@ def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view)
     audit, by_hand = (audit_per_tensor(SHARES, view=view, by_hand=by_hand) for by_hand in (False, True))
     for side, side_by_hand in zip(audit.scores(), by_hand.scores(), strict=True):
         assert np.allclose(side, side_by_hand, atol=1e-5)
-    result = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+    result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     assert not result.findings  # false-alarm probability 1e-3
     assert not result.refuted
     assert {"noise on every tensor", "canaries in each tensor"} <= set(result.checks)
@@ -486,7 +485,7 @@ def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view)
 
 def test_noise_below_that_of_noise_per_layer_is_named_without_an_if():
     audit = audit_per_tensor(SHARES * [1, 1, 0.3], canaries=20)
-    (bug,) = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).bugs
+    (bug,) = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).bugs
     assert re.fullmatch(r"bias has at most 0\.\d+ of the claimed noise", bug.sentence)
 
 
@@ -533,7 +532,7 @@ def test_the_largest_clip_norm_of_a_tensor_is_the_most_that_keeps_the_claim(shar
 
 def test_a_result_says_that_the_noise_per_tensor_was_stated():
     audit = audit_per_tensor(SHARES, canaries=20)
-    warnings = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings
+    warnings = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).warnings
     (warning,) = [warning for warning in warnings if "noise_per_layer" in warning]
     _, limit = largest_clip_norm(dict(zip(PER_TENSOR, SHARES, strict=True)))
     assert f"that of bias at most {limit:.2g} of" in warning
@@ -549,7 +548,7 @@ def test_the_final_view_is_checked_too():
 
 
 def test_a_claim_without_a_noise_multiplier_is_not_about_noise():
-    result = audit_loop(without("fc2.bias"), theory=claimed(50.0, 1e-5))
+    result = audit_loop(without("fc2.bias"), claim=Claim(epsilon=50.0, delta=1e-5))
     assert "noise on every tensor" not in result.checks
 
 
@@ -565,16 +564,16 @@ def test_a_saved_state_has_the_same_findings():
         for audit in audits[: len(planted)]:
             audit.cohort(t, range(5), 50)
             audit.observe(Release(round=t, kind="update", vector=update, divisor=1.0))
-    claim = audits[0].theory(noise_multiplier=1.0, delta=1e-5)
-    first, second = (audit.result(theory=claim) for audit in audits)
+    claim = audits[0].claim(noise_multiplier=1.0, delta=1e-5)
+    first, second = (audit.result(claim=claim) for audit in audits)
     assert first.findings == second.findings != []
 
 
 def test_a_noise_schedule_is_compared_round_by_round():
-    from coalmine.accounting.claims import scheduled_theory
+    from coalmine.claims.claim import scheduled_claim
 
-    theory = scheduled_theory([(1.0, 3), (0.5, 3)], EveryRound(), delta=1e-5)
+    claim = scheduled_claim([(1.0, 3), (0.5, 3)], EveryRound(), delta=1e-5)
     halved = lambda rng, t, m: fresh(rng, t, m) * (1 if t < 3 else 0.5)  # noqa: E731
-    assert not audit_loop(halved, theory=theory).findings
+    assert not audit_loop(halved, claim=claim).findings
     reversed_order = lambda rng, t, m: fresh(rng, t, m) * (0.5 if t < 3 else 1)  # noqa: E731
-    assert audit_loop(reversed_order, theory=theory).bugs
+    assert audit_loop(reversed_order, claim=claim).bugs

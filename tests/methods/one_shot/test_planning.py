@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import coalmine
 from coalmine import OneShot, Release
-from coalmine.accounting import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, theory
+from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
 from coalmine.methods.one_shot.job import build_audits
@@ -21,10 +21,10 @@ from coalmine.stats.claim_tests import ClaimTests
 
 
 def power_of(noise_multiplier, sampling, rounds, view="updates", accountant=None):
-    claim = theory(
+    claim = Claim(
         noise_multiplier=noise_multiplier, sampling=sampling, rounds=rounds, delta=1e-5, accountant=accountant
     )
-    return AuditPower(theory=claim, view=view, rate=participation_rate(sampling, rounds))
+    return AuditPower(claim=claim, view=view, rate=participation_rate(sampling, rounds))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_planned_number_detects_half_the_noise_with_an_exact_null(every_roun
     canaries = every_round.needed(every_round.exact_null, 0.5, 0.8)
     rng, mu = np.random.default_rng(0), math.sqrt(10) / 1.5
     refuted = share_refuted(
-        100, lambda: Scores(rng.normal(mu, 1, canaries), None, NormalNull()), every_round.theory.curve()
+        100, lambda: Scores(rng.normal(mu, 1, canaries), None, NormalNull()), every_round.claim.curve()
     )
     assert refuted > 0.8 - 0.12
 
@@ -69,12 +69,12 @@ def test_the_planned_number_detects_half_the_noise_by_counting(every_round):
     canaries = every_round.needed(every_round.counted, 0.5, 0.8)
     rng, mu = np.random.default_rng(1), math.sqrt(10) / 1.5
     scores = lambda: Scores(rng.normal(mu, 1, canaries), rng.normal(0, 1, canaries))  # noqa: E731
-    assert share_refuted(100, scores, every_round.theory.curve()) > 0.8 - 0.12
+    assert share_refuted(100, scores, every_round.claim.curve()) > 0.8 - 0.12
 
 
 def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
     power = power_of(1.0, Poisson(0.05), 60)
-    claim, rng = power.theory.curve(), np.random.default_rng(2)
+    claim, rng = power.claim.curve(), np.random.default_rng(2)
     canaries = power.needed(power.counted, 0.5, 0.8)
     scores = lambda: Scores(*likelihood_ratios(rng, canaries, canaries, 0.5, 0.05, 60))  # noqa: E731
     assert power.test == "counted"
@@ -90,7 +90,7 @@ def test_a_true_claim_is_hardly_ever_refuted(every_round):
 
 
 def test_the_attack_on_secret_rounds_comes_close_to_what_the_accountant_allows_and_not_above():
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.3), rounds=20, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.3), rounds=20, delta=1e-5)
     for noise in (1.0, 0.5):
         reached, allowed = area(secret_rounds_curve(noise, 0.3, 20)), area(claim.curve(noise))
         assert allowed - 0.03 < reached < allowed + 0.01  # 20,000 scores: standard error below 0.003
@@ -111,8 +111,8 @@ def test_views_of_models_show_a_canary_in_the_noise_of_all_rounds():
     [
         (EveryRound(), "updates", "exact-null"),
         (AtMost(3), "updates", "exact-null"),
-        (OncePerEpoch(20), "updates", "exact-null"),
-        (OncePerEpoch(5), "updates", "counted"),
+        (Epochs(1), "updates", "exact-null"),
+        (Epochs(4), "updates", "counted"),
         (Poisson(0.1), "updates", "counted"),
         (FixedSize(5, 50), "updates", "counted"),
         (Poisson(0.1), "final-change", "exact-null"),
@@ -124,8 +124,8 @@ def test_the_test_is_the_one_that_the_audit_uses(sampling, view, test):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "rate"), [(EveryRound(), 1), (AtMost(5), 0.25), (AtMost(50), 1), (OncePerEpoch(4), 0.25),
-                           (OncePerEpoch(100), 0.05), (Poisson(0.1), 0.1), (FixedSize(5, 50), 0.1)]
+    ("sampling", "rate"), [(EveryRound(), 1), (AtMost(5), 0.25), (AtMost(50), 1), (Epochs(5), 0.25),
+                           (Epochs(1), 0.05), (Poisson(0.1), 0.1), (FixedSize(5, 50), 0.1)]
 )  # fmt: skip
 def test_the_share_of_the_rounds(sampling, rate):
     assert participation_rate(sampling, 20) == rate
@@ -165,7 +165,7 @@ def test_shared_rounds_have_all_canaries_at_once():
 @pytest.mark.parametrize(
     ("sampling", "view", "words"),
     [
-        (OncePerEpoch(20), "updates", '"sum"'),
+        (Epochs(1), "updates", '"sum"'),
         (EveryRound(), "every:2", "largest cosine"),
         (EveryRound(), "final", "initial weights"),
     ],
@@ -204,8 +204,8 @@ def test_the_default_is_a_quarter_of_the_average_between_20_and_1000():
 
 
 def test_canaries_that_disturb_each_other_detect_less():
-    claim = theory(noise_multiplier=0.5, sampling=EveryRound(), rounds=9, delta=1e-5)  # μ = 6
-    alone, crowded = (AuditPower(theory=claim, view="updates", rate=1.0, dim=dim) for dim in (None, 5000))
+    claim = Claim(noise_multiplier=0.5, sampling=EveryRound(), rounds=9, delta=1e-5)  # μ = 6
+    alone, crowded = (AuditPower(claim=claim, view="updates", rate=1.0, dim=dim) for dim in (None, 5000))
     # 40 of 200 canaries lie in single tensors: the variance 1/6² grows by 40/5000, to 1/5.28².
     assert crowded.exact_null(1.0, 200) == 0.0
     assert crowded.exact_null(0.9, 200) < 0.05
@@ -227,7 +227,7 @@ def test_too_few_canaries_refute_nothing_by_the_signs_of_their_scores():
 @pytest.mark.parametrize("settings", [{"layers": {"w": 900, "b": 100}}, {"family": "gaussian"}])
 def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state(settings):
     """60 audits at the share of the noise that each states: four standard errors below 80% are 59%."""
-    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=4, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=4, delta=1e-5)
 
     def audited(seed, share):
         audit = OneShot(
@@ -239,7 +239,7 @@ def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state
             audit.observe(Release(round=t, kind="update", vector=total.astype(np.float32), divisor=1))
         return audit
 
-    shares = [audited(seed, 1.0).result(theory=claim).claim_test.detectable_noise for seed in range(6)]
+    shares = [audited(seed, 1.0).result(claim=claim).claim_test.detectable_noise for seed in range(6)]
     assert all(0.3 < share < 0.95 for share in shares)
     refuted = [
         ClaimTests(Scores(audit.scores()[0], None, audit.null())).p_value(claim.curve()) <= 0.05

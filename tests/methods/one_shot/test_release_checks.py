@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coalmine import OneShot, Release
+from coalmine.claims import Claim
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.updates import update_canaries
 
@@ -29,7 +30,7 @@ def audited(
         count = clients + planted.clients
         update = (scale * noisy / count).astype(np.float32)
         audit.observe(Release(round=t, kind="update", vector=update, divisor=divisor or count))
-    return audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5))
+    return audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5))
 
 
 def test_a_correct_loop_gets_no_finding():
@@ -58,7 +59,7 @@ def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
             update /= 100
         audit.observe(Release(round=t, kind="update", vector=update, divisor=100 if divides else 1))
     assert audit._inspection._canaries_share()[0] != pytest.approx(100 if divides else 1, rel=1e-6)
-    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).findings == []
+    assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).findings == []
 
 
 def test_canaries_that_were_never_added_are_missed():
@@ -82,7 +83,7 @@ def test_clients_that_push_canaries_out_of_the_model_are_no_reason_to_miss_them(
         update = (total / 120).astype(np.float32)
         model += update
         audit.observe(Release(round=t, kind="update", vector=update, divisor=120.0))
-    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).findings == []
+    assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).findings == []
 
 
 def test_nothing_is_said_where_canaries_would_not_show():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.strata import StratifiedCanaries, draw_strata
@@ -27,7 +28,7 @@ def run(audit, aggregate, *, noise=1.0, seed=0):
         total = sum(map(aggregate, planted.each(norm=5.0)), start=np.zeros(LAYERS.dim))
         update = ((total + rng.normal(0, noise, LAYERS.dim)) / 100).astype(np.float32)
         audit.observe(Release(round=t, kind="update", vector=update, divisor=100.0))
-    return audit.result(theory=audit.theory(noise_multiplier=noise, delta=1e-5))
+    return audit.result(claim=Claim(noise_multiplier=noise, delta=1e-5))
 
 
 def clipped(update):
@@ -88,7 +89,7 @@ def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
     """At a level of 0.2, with noise on nothing but what the claim needs: at most 20% of audits alarm."""
     alarms, audits = 0, 60
     layers = Layers.of([40, 40, 30])
-    theory = None
+    claim = None
     for seed in range(audits):
         audit = OneShot(
             dim=110, rounds=1, canaries=50, view="updates", participation="every-round", layers=layers, seed=seed
@@ -96,8 +97,8 @@ def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
         planted = audit.plant(0, clip_norm=1.0)
         update = (planted.total + np.random.default_rng(seed).normal(0, 0.5, 110)).astype(np.float32)
         audit.observe(Release(round=0, kind="update", vector=update, divisor=1.0))
-        theory = theory or audit.theory(noise_multiplier=0.5, delta=1e-5)
-        alarms += bool(audit._record.in_tensors.findings(audit.members, theory, level=0.2))
+        claim = claim or Claim(noise_multiplier=0.5, delta=1e-5)
+        alarms += bool(audit._record.in_tensors.findings(audit.members, claim, level=0.2))
     assert alarms <= audits * 0.2 + 4 * math.sqrt(audits * 0.16)  # probability 3e-5 at exactly 20%
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.insertion import insert
@@ -174,9 +173,9 @@ def test_held_out_phrases_against_held_out_phrases_show_nothing(trained):
 def test_group_privacy_doubles_where_theory_adds_and_removes():
     memorization = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
     users = np.full(80, 3)
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
     alone = phrase_result(memorization, users=users, delta=0.0)
-    compared = phrase_result(memorization, users=users, delta=0.0, theory=claim)
+    compared = phrase_result(memorization, users=users, delta=0.0, claim=claim)
     whole = phrase_result(memorization, users=users, delta=0.0, unit="phrase")
     assert alone.bound.epsilon == pytest.approx(whole["simultaneous"].epsilon / 3, rel=1e-3)
     assert compared.bound.epsilon == pytest.approx(alone.bound.epsilon / 2, rel=1e-3)
@@ -195,12 +194,12 @@ def test_coin_flips_give_a_bound_for_one_user_that_needs_no_independence():
     canaries = replace(memorization.canaries, design="coin-flips", inserted=coins)
     memorization = replace(memorization, canaries=canaries, losses=np.where(coins, 5.0, 40.0) + np.arange(80) / 100)
     users = np.where(coins, 2, 0)
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
 
-    def result(most_users, theory=None):
+    def result(most_users, claim=None):
         audit = SecretSharer(canaries=canaries, module=None, users=users, most_users=most_users)
         audit._memorization = memorization
-        return audit.result(score="loss", theory=theory)
+        return audit.result(score="loss", claim=claim)
 
     few, many = result(2), result(3)
     assert [e.method for e in few.estimates] == ["one-run", "simultaneous", "median-exposure"]

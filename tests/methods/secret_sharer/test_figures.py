@@ -6,7 +6,7 @@ import pytest
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.figures import regimes
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.units import PHRASE, USER
 from coalmine.stats import Scores, estimate
 
@@ -43,7 +43,7 @@ def memorization():
 def result(view, unit):
     rng = np.random.default_rng(0)
     scores = Scores(rng.normal(1, 1, 40), rng.normal(0, 1, 40))
-    return AuditResult(
+    return Result(
         method="secret-sharer", view=view, unit=unit, adversary="queries the model", score_name="exposure in bits",
         seed=0, estimates=estimate(scores.members, scores.nonmembers), scores=scores,
         config={"regime": "federated", "data": "texts", "users": "natural"},

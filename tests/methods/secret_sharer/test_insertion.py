@@ -1,7 +1,6 @@
 """Insertion of phrases into users' data."""
 
 import math
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, PhraseCanaries, draw_phrases, grid
 from coalmine.simulation.data import generated_text
-from coalmine.simulation.data.appended import Appended
 from federations import texts
 
 
@@ -81,19 +78,6 @@ def test_a_canary_has_the_same_sharers_whatever_else_is_inserted(users):
     assert first.copies[0] - second.copies[0] <= second.copies[1]
 
 
-def test_the_data_is_not_copied_by_an_insertion():
-    data = texts([100] * 400, positions=20, tokens=500)
-    drawn = draw_phrases(Language.of(data), configurations=grid([0.01], [0.1]), each=5)
-    tracemalloc.start()
-    insertion = insert(data, drawn)
-    used = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert insertion.data.inputs.first is data.inputs
-    assert used < data.inputs.nbytes / 4
-    before = data.pooled().inputs.copy()
-    assert np.array_equal(data.pooled().inputs, before)
-
-
 def test_shuffling_deals_every_example_to_synthetic_clients(users):
     drawn = draw_phrases(Language.of(users), configurations=grid([0.2, 0.6], [0.3, 1.0]), each=3)
     insertion = insert(users, drawn)
@@ -101,20 +85,6 @@ def test_shuffling_deals_every_example_to_synthetic_clients(users):
     assert np.array_equal(dealt.copies, insertion.copies)
     assert np.array_equal(np.sort(dealt.data.indices), np.sort(insertion.data.indices))
     assert dealt.users[drawn.inserted].sum() > insertion.users[drawn.inserted].sum()
-
-
-def test_appended_arrays_read_as_their_concatenation():
-    first, rest = np.arange(12).reshape(6, 2), np.arange(100, 106).reshape(3, 2)
-    both, whole = Appended(first, rest), np.concatenate([first, rest])
-    for index in (slice(2, 8), np.array([8, 0, 6]), 7, -1, slice(None), np.array([], dtype=int)):
-        assert np.array_equal(both[index], whole[index])
-    assert (both.shape, len(both), both.dtype) == (whole.shape, 9, whole.dtype)
-
-
-def test_an_empty_user_is_refused_by_name():
-    data = texts([3, 2])
-    with pytest.raises(InputError, match="client 'b' has no examples"):
-        data.regrouped(bounds=np.array([[0, 3], [3, 3]]), names=["a", "b"], rows=None)
 
 
 def test_no_coin_flips_give_a_canary_to_more_users_than_stated(users):

@@ -190,8 +190,8 @@ def test_every_regime_has_its_views(more):
     results = {result.view: result for result in run_method(*SMALL, *more).results}
     assert ("users" in results) == ("users=shuffled" not in more)
     assert ("calibrated:user" in results) == ("reference_share=0.3" in more)
-    assert (results["exposure:user"].theory is not None) == ("noise_multiplier=1.0" in more)
-    assert results["exposure:phrase"].theory is None
+    assert (results["exposure:user"].claim is not None) == ("noise_multiplier=1.0" in more)
+    assert results["exposure:phrase"].claim is None
 
 
 def test_central_training_is_refused_where_it_cannot_be():

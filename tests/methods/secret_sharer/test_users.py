@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
 from coalmine.methods.secret_sharer.users import set_aside, user_attack
 from coalmine.results.units import USER
 from coalmine.simulation import SGD, CentralTraining, models
-from coalmine.simulation.data import Balanced, Iid, generated_text, load
+from coalmine.simulation.data import generated_text, load
+from coalmine.simulation.data.splitting import balanced, iid
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +36,17 @@ def test_users_in_the_training_are_told_from_others(splits):
     assert (result.unit, result.side_names) == (USER, ("trained on", "not trained on"))
     untrained = user_attack(small(splits), members=few, nonmembers=others)
     assert untrained.bound.epsilon == 0
-    dealt = Iid(5).apply(few)
+    dealt = iid(few, 5)
     with pytest.raises(InputError, match="synthetic"):
         user_attack(small(splits), members=dealt, nonmembers=others)
     with pytest.raises(InputError, match="p_u"):
         user_attack(small(splits), members=few, nonmembers=others, without=range(12))
 
     # another user takes the place of whoever is left out: two neighbors away where a claim is for one less
-    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
-    halved = user_attack(training.module(), members=few, nonmembers=others, theory=claim)
+    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
+    halved = user_attack(training.module(), members=few, nonmembers=others, claim=claim)
     assert halved.bound.epsilon == pytest.approx(result.bound.epsilon / 2, rel=1e-3)
-    pieces = Balanced(5).apply(few)
+    pieces = balanced(few, 5)
     owners = [name.split("#")[0] for name in pieces.names]
     most = max(owners.count(owner) for owner in owners)
     assert most > 1
@@ -74,7 +74,7 @@ def test_users_are_set_aside_at_random(splits):
 
 
 def test_users_set_aside_are_whole_users(splits):
-    pieces = Balanced(2).apply(splits.train)
+    pieces = balanced(splits.train, 2)
     kept, aside = set_aside(pieces, 0.3)
     assert len(kept) + len(aside) == len(pieces)
     assert not {n.split("#")[0] for n in kept.names} & {n.split("#")[0] for n in aside.names}

@@ -5,7 +5,7 @@
     )
     grid = CanaryGrid(grid, audit, clip_norm=0.5)
     strategy.start(grid=grid, evaluate_fn=grid.recorder(), ...)
-    audit.result(theory=...)
+    audit.result(claim=...)
 
 `CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` lets nodes of a real
 deployment send canaries, and `LocalGrid` runs a ClientApp in this process. docs/flower.md explains each.

@@ -44,7 +44,7 @@ class CanaryGrid(Grid):
     round, that number is fixed anyway, and only inserted canaries are nodes. Canaries are never asked to evaluate.
 
     When a round is configured, the grid lists the canaries that are due by the audit's participation, and the strategy
-    must sample all of them (``fraction_train=1.0``). With `ObservedParticipation` all canaries are listed, and the
+    must sample all of them (``fraction_train=1.0``). With `Observed` all canaries are listed, and the
     strategy samples as it likes.
 
     Args:

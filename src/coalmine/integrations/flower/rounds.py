@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
-from coalmine.accounting.sampling import EveryRound
+from coalmine.claims.sampling import EveryRound, Observed
 from coalmine.errors import InputError
 from coalmine.integrations.finite import finite_part
 from coalmine.integrations.flower.arrays import Layout
@@ -208,4 +208,4 @@ def _signed(node: int) -> int:
 
 def _drawn_by_training(audit: Audit) -> bool:
     """Return whether the strategy draws an audit's canaries from all nodes, so that they are drawn like clients."""
-    return bool(getattr(getattr(audit, "participation", None), "drawn_by_training", False))
+    return isinstance(getattr(audit, "participation", None), Observed)

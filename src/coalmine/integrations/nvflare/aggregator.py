@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.audit import OneShot
@@ -158,7 +159,6 @@ class CanaryAggregator(ModelAggregator):
         )
         self._round += 1
         if self._round == self.rounds:
-            theory = audit.theory(noise_multiplier=self.noise_multiplier, delta=self.delta)
-            result = audit.result(theory=theory)
+            result = audit.result(claim=Claim(noise_multiplier=self.noise_multiplier, delta=self.delta))
             save([result], self.out, overwrite=True)
             self.info(f"coalmine: {result.summary} The result is in {self.out}.")

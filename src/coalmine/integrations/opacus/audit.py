@@ -15,15 +15,15 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader
 
+from coalmine.claims import Sampling
 from coalmine.errors import InputError
-from coalmine.integrations.opacus.claim import Claim, Loading, claim_of, note_on_claim
+from coalmine.integrations.opacus.claim import Loading, OpacusClaim, claim_of, note_on_claim
 from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, dim_of, first_model
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.samples.audit import Losses, Samples
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import EXAMPLE, USER
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
@@ -64,6 +64,8 @@ class OpacusAudit:
             stepped=self.loading.stepped,
             population=_population(loader),
         )
+        for audit in self.audits:
+            audit.members_participation = self.loading.participation(steps)
 
     @property
     def audits(self) -> tuple[Audit, ...]:
@@ -72,7 +74,7 @@ class OpacusAudit:
 
     def results(
         self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
-    ) -> list[AuditResult]:
+    ) -> list[Result]:
         """Return ε of one example for each adversary after the training, compared with the claim that applies.
 
         Canaries that are sampled like examples are compared with the ε that Opacus reports; others, such as canaries in
@@ -88,16 +90,16 @@ class OpacusAudit:
             InputError: If no step was taken.
         """
         self.steps.finish()
-        claim = claim_of(self.engine, self.loading, steps=self.steps.steps, delta=delta)
+        claim = claim_of(self.engine, self.loading, delta=delta)
         if claim.opacus.rounds != self.steps.taken:
             sentence = f"the accountant recorded {claim.opacus.rounds} steps, of which {self.steps.taken} were audited"
             claim = replace(claim, warnings=[*claim.warnings, sentence])
         return [self._result(audit, claim, confidence, metrics or {}) for audit in self.audits]
 
-    def _result(self, audit: Audit, claim: Claim, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+    def _result(self, audit: Audit, claim: OpacusClaim, confidence: float, metrics: Mapping[str, float]) -> Result:
         epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.coalmine.epsilon}
-        result = audit.result_for(claim.training, confidence=confidence, metrics={**epsilons, **metrics})
-        note = note_on_claim(claim.opacus, result.theory)
+        result = audit.result(claim=claim.opacus, confidence=confidence, metrics={**epsilons, **metrics})
+        note = note_on_claim(claim.opacus, result.claim)
         return replace(
             result,
             unit=EXAMPLE
@@ -132,7 +134,7 @@ def audit_opacus(
     steps: int,
     canaries: int | None = 200,
     views: Sequence[str] = ("updates", "final-change"),
-    participation: str | Participation | None = f"last:{_STEPS}",
+    participation: str | Sampling | None = f"last:{_STEPS}",
     samples: SampleCanaries | None = None,
     sample_views: Sequence[str] = ("final-change", "updates"),
     model: nn.Module | None = None,

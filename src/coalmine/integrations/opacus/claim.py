@@ -15,10 +15,8 @@ from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
-from coalmine.accounting import Theory
-from coalmine.accounting.claims import TrainingClaim, scheduled_theory
-from coalmine.accounting.sampling import AtMost, EveryRound, Poisson, Sampling
-from coalmine.errors import InputError, check_delta, check_kind
+from coalmine.claims import AtMost, Claim, Epochs, EveryRound, Poisson, Sampling
+from coalmine.errors import InputError, check_kind
 
 # Two accountants agree up to this difference. PRV's figures are up to 0.02 above the truth by construction.
 _ABSOLUTE_GAP, _RELATIVE_GAP = 0.03, 0.02
@@ -80,10 +78,9 @@ class Loading:
         """The probability that an example is in a given batch."""
         return 1 / self.batches if self.rate is None else self.rate
 
-    def participation(self, steps: int) -> str:
+    def participation(self, steps: int) -> Sampling:
         """Return the participation of canaries that are sampled like examples."""
-        epochs = -(-steps // self.batches)
-        return f"poisson:{self.rate!r}" if self.rate is not None else f"epochs:{epochs}"
+        return Epochs(-(-steps // self.batches)) if self.rate is None else Poisson(self.rate)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -96,76 +93,60 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class OpacusClaim:
     """What the training claims for one example.
 
     Args:
-        training: The claim of Opacus's accountant, from which the claim for canaries follows.
-        coalmine: ε by coalmine's accountant for how examples really take part.
+        opacus: The claim of Opacus's accountant.
+        coalmine: The claim by coalmine's accountant for how examples really take part.
         warnings: Sentences on where the two differ.
     """
 
-    training: TrainingClaim
-    coalmine: Theory
+    opacus: Claim
+    coalmine: Claim
     warnings: Sequence[str]
 
-    @property
-    def opacus(self) -> Theory:
-        """The claim of Opacus's accountant."""
-        return self.training.theory
 
-
-def claim_of(engine: PrivacyEngine, loading: Loading, *, steps: int, delta: float) -> Claim:
+def claim_of(engine: PrivacyEngine, loading: Loading, *, delta: float) -> OpacusClaim:
     """Return the claim for the steps that the engine's accountant has recorded.
 
     Args:
         engine: The privacy engine of the training.
         loading: How its batches were made.
-        steps: Number of steps that were announced to the audit.
         delta: The δ to state ε at.
     """
     schedule, rates = _history(engine)
     accountant = str(engine.accountant.mechanism())
     rate = rates[0] if len(set(rates)) == 1 else None
-    coalmine = scheduled_theory(schedule, loading.sampling, delta=delta)
+    coalmine = Claim(noise_schedule=schedule, sampling=loading.sampling, delta=delta)
     epsilon, warnings = _epsilon_by_opacus(engine, schedule, delta), []
     if epsilon is None:
         epsilon = coalmine.epsilon
         warnings.append(f"Opacus's accountant {accountant} has no ε at δ = {delta:g}: the claim is coalmine's")
-    opacus = Theory(
+    opacus = Claim(
         epsilon=epsilon,
-        delta=check_delta(delta),
+        delta=delta,
         accountant=f"opacus-{accountant}",
-        noise_multiplier=schedule[0][0] if len(schedule) == 1 else None,
-        sampling=f"poisson:{rate!r}" if rate is not None else "poisson, rates that change",
-        q=rate,
-        rounds=sum(count for _, count in schedule),
-        adjacency="add-or-remove-one",
-    )
-    training = TrainingClaim(
-        theory=opacus,
-        participation=loading.participation(steps),
-        sampling=loading.sampling,
         noise_schedule=schedule,
+        sampling=None if rate is None else Poisson(rate),
     )
-    return Claim(
-        training=training, coalmine=coalmine, warnings=[*warnings, *_differences(opacus, coalmine, loading, rate)]
-    )
+    differences = _differences(opacus, coalmine, loading, rate)
+    return OpacusClaim(opacus=opacus, coalmine=coalmine, warnings=[*warnings, *differences])
 
 
-def note_on_claim(opacus: Theory, theory: Theory | None) -> str | None:
+def note_on_claim(opacus: Claim, claim: Claim | None) -> str | None:
     """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
-    if theory is None or theory == opacus or math.isinf(theory.epsilon):
+    if claim is None or claim == opacus or math.isinf(claim.epsilon):
         return None
-    claim = f"their claim is ε = {theory.epsilon:.4g}"
-    if theory.rounds == 1 and opacus.rounds > 1:
-        canaries = f"this result is about a single step with a canary in it, so the claim is ε = {theory.epsilon:.4g}"
-    elif theory.sampling == EveryRound.name:
-        canaries = f"the canaries take part in every step, so {claim}"
-    elif theory.sampling.startswith("at-most:"):
-        canaries = f"each canary takes part in {theory.sampling.removeprefix('at-most:')} known steps, so {claim}"
+    theirs = f"their claim is ε = {claim.epsilon:.4g}"
+    if claim.rounds == 1 and opacus.rounds != 1:
+        canaries = f"this result is about a single step with a canary in it, so the claim is ε = {claim.epsilon:.4g}"
+    elif claim.sampling == EveryRound():
+        canaries = f"the canaries take part in every step, so {theirs}"
+    elif isinstance(claim.sampling, AtMost):
+        canaries = f"each canary takes part in {claim.sampling.times} known steps, so {theirs}"
     else:
-        canaries = f"the canaries take part differently ({theory.sampling}), so {claim}"
+        canaries = f"the canaries take part differently ({claim.sampling}), so {theirs}"
     return f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random; {canaries}."
 
 
@@ -202,7 +183,7 @@ def _epsilon_by_opacus(engine: PrivacyEngine, schedule: Sequence[tuple[float, in
     return epsilon if epsilon >= 0 else None
 
 
-def _differences(opacus: Theory, coalmine: Theory, loading: Loading, rate: float | None) -> list[str]:
+def _differences(opacus: Claim, coalmine: Claim, loading: Loading, rate: float | None) -> list[str]:
     """Return a sentence where Opacus's ε and coalmine's differ."""
     reported = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) reports ε = {opacus.epsilon:.4g}"
     if loading.rate is None and loading.sampling is None:

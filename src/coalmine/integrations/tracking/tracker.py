@@ -16,7 +16,7 @@ from coalmine.reading import parse_json, parse_toml, read_text
 from coalmine.report.page import report, unsaved
 from coalmine.results.groups import grouped
 from coalmine.results.manifest import LOG
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.tables import evidence_numbers, results_markdown
 
@@ -82,7 +82,7 @@ class Tracker(ABC):
 
     def log(
         self,
-        results: AuditResult | Sequence[AuditResult],
+        results: Result | Sequence[Result],
         *,
         title: str = "",
         settings: Mapping[str, str] | None = None,
@@ -94,7 +94,7 @@ class Tracker(ABC):
             title: Title of the report.
             settings: Settings of the training by name.
         """
-        several = [results] if isinstance(results, AuditResult) else list(results)
+        several = [results] if isinstance(results, Result) else list(results)
         if not several:
             raise InputError("there are no results to log")
         with unsaved(several, title or "Privacy audit") as run:
@@ -137,7 +137,7 @@ def _settings(run: SavedRun) -> dict[str, str]:
         return dict(flat(parse_toml(run.config, run.path / "config.toml")))
     settings = dict(run.facts)
     for result in run.results:
-        claim = {} if result.theory is None else result.theory.to_dict()
+        claim = {} if result.claim is None else result.claim.to_dict()
         known = {**{f"claim.{name}": claim[name] for name in claim}, **result.config}
         for name, value in known.items():
             if value not in (None, "", [], {}, ()):

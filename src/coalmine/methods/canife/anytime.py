@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Bools, Floats
+from coalmine.claims import Claim
 from coalmine.methods.canife.round_estimates import Period
 from coalmine.results.claim_test import ClaimTest, with_less_noise
 from coalmine.results.noise_shares import HALF_THE_NOISE, POWER
@@ -55,20 +55,20 @@ class AnytimeEvidence:
         """Return whether the claim is refuted."""
         return self.test is not None and self.test.refuted(confidence)
 
-    def claim_test(self, theory: Theory | None, scores: Scores, confidence: float) -> ClaimTest | None:
+    def claim_test(self, claim: Claim | None, scores: Scores, confidence: float) -> ClaimTest | None:
         """Return the test of the claim for one round, or None without a claim."""
-        if theory is None or self.test is None:
+        if claim is None or self.test is None:
             return None
         if self.test.refuted(confidence):
             verdict = Verdict.REFUTED
         else:
-            verdict = Verdict.NOT_REFUTED if self._is_strong(theory, scores, confidence) else Verdict.TOO_WEAK
+            verdict = Verdict.NOT_REFUTED if self._is_strong(claim, scores, confidence) else Verdict.TOO_WEAK
         return ClaimTest(verdict=verdict, p_value=self.test.p_value, confidence=confidence)
 
-    def _is_strong(self, theory: Theory, scores: Scores, confidence: float) -> bool:
+    def _is_strong(self, claim: Claim, scores: Scores, confidence: float) -> bool:
         """Return whether this attack would have refuted the claim at half of the claimed noise."""
-        assert theory.noise_multiplier is not None
-        allowed = 1 / theory.noise_multiplier
+        assert claim.noise_multiplier is not None
+        allowed = 1 / claim.noise_multiplier
         separation = with_less_noise(ClaimTests(scores).separation, allowed, allowed / HALF_THE_NOISE)
         return reaches_power(
             lambda: SequentialTest(GaussianDP(allowed)),

@@ -10,14 +10,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
-from coalmine.accounting.claims import TrainingClaim
-from coalmine.accounting.sampling import Sampling
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Sampling
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_positive
 from coalmine.methods.canife.anytime import AnytimeEvidence
 from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, InsertedUpdates
-from coalmine.methods.canife.composition import least_noise, stated_sampling
 from coalmine.methods.canife.result import CanifeResult, canife_result
 from coalmine.methods.canife.round_estimates import Period
 from coalmine.methods.canife.trials import Trials, described
@@ -84,7 +82,7 @@ class Canife(Audit):
         ...     total += 0 if planted is None else planted.total
         ...     audit.observe(Release(round=0, kind="update", vector=total, trial=trial, divisor=1.0))
         >>> result = audit.result(noise_multiplier=1.0)
-        >>> result.verdict.value, round(result["gaussian-shift"].epsilon, 1), round(result.theory.epsilon, 1)
+        >>> result.verdict.value, round(result["gaussian-shift"].epsilon, 1), round(result.claim.epsilon, 1)
         ('not refuted', 4.4, 4.4)
     """
 
@@ -304,28 +302,28 @@ class Canife(Audit):
         confidence: float = 0.95,
         noise_multiplier: float | None = None,
         sampling: Sampling | None = None,
-        theory: Theory | None = None,
+        claim: Claim | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> CanifeResult:
         """Return ε of single rounds, and composed, after the training.
 
         Args:
-            delta: The δ of all estimates; that of ``theory`` if not given.
+            delta: The δ of all estimates; that of ``claim`` if not given.
             confidence: Confidence of bounds and intervals.
             noise_multiplier: Noise multiplier of the training, from which the claim for one round follows; by default
-                the smallest that ``theory`` assumes.
-            sampling: How clients take part, under which rounds are composed; by default as ``theory`` assumes. Rounds
+                the smallest that ``claim`` assumes.
+            sampling: How clients take part, under which rounds are composed; by default as ``claim`` assumes. Rounds
                 are not composed if neither says it.
-            theory: The claim for the whole training, which the composed rounds are compared with.
+            claim: The claim for the whole training, which the composed rounds are compared with.
             metrics: Numbers to keep with the result, such as the model's accuracy.
 
         Raises:
-            InputError: If scores are missing, or ``delta`` differs from that of ``theory``.
+            InputError: If scores are missing, or ``delta`` differs from that of ``claim``.
         """
-        delta = common_delta(delta, theory)
-        if theory is not None:
-            noise_multiplier = least_noise(theory) if noise_multiplier is None else noise_multiplier
-            sampling = stated_sampling(theory) if sampling is None else sampling
+        delta = common_delta(delta, claim)
+        if claim is not None:
+            noise_multiplier = claim.least_noise if noise_multiplier is None else noise_multiplier
+            sampling = (self.members_participation or claim.sampling) if sampling is None else sampling
         self._trials.check_complete()
         result = canife_result(
             self.periods,
@@ -336,7 +334,7 @@ class Canife(Audit):
             confidence=confidence,
             noise_multiplier=noise_multiplier,
             sampling=sampling,
-            training_theory=theory,
+            training_claim=claim,
             designs=self.facts,
             canaries=self.canaries.described(),
             stop_when_refuted=self.stop_when_refuted,
@@ -357,16 +355,6 @@ class Canife(Audit):
             timing={"audit_s": self._seconds},
             config=config | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
             arrays=self.arrays,
-        )
-
-    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> CanifeResult:
-        """Return the result compared with the claim for one round with the smallest noise; for integrations."""
-        return self.result(
-            confidence=confidence,
-            noise_multiplier=claim.least_noise,
-            sampling=claim.sampling,
-            theory=claim.theory,
-            metrics=metrics,
         )
 
     # Checkpoints

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coalmine import accounting
-from coalmine.accounting import Theory
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
+from coalmine import claims
+from coalmine.claims import Claim
+from coalmine.claims.sampling import AtMost, FixedSize, Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.round_estimates import RoundEstimate
 from coalmine.results.result import in_json
@@ -89,7 +89,7 @@ def _composed_epsilon(series: list[tuple[float, int]], *, sampling: Sampling, de
     """Return ε of all rounds of a series of (ε̂ᵣ, rounds), by one of the inversions."""
     inversion, accountant = _INVERSIONS[name]
     extra = _extra_rounds(series, sampling.times) if isinstance(sampling, AtMost) else []
-    return accounting.compose_rounds(
+    return claims.compose_rounds(
         [*series, *extra],
         sampling=sampling,
         delta=delta,
@@ -106,31 +106,9 @@ def _ends(periods: Sequence[RoundEstimate], method: str) -> list[list[tuple[floa
     return [_epsilon_series(periods, method, end) if method == _CALIBRATED else None for end in ends]
 
 
-def round_theory(noise_multiplier: float, delta: float) -> Theory:
+def round_claim(noise_multiplier: float, delta: float) -> Claim:
     """Return the claim for one round and a client known to take part (q = 1, one step): the Gaussian mechanism's ε."""
-    return Theory(
-        epsilon=accounting.round_epsilon(noise_multiplier=noise_multiplier, delta=delta),
-        delta=delta,
-        accountant="exact",
-        noise_multiplier=float(noise_multiplier),
-        sampling=str(EveryRound()),
-        q=1.0,
-        rounds=1,
-        adjacency=EveryRound.adjacency,
-    )
-
-
-def least_noise(theory: Theory) -> float | None:
-    """Return the smallest noise multiplier that a claim assumes, or None if it assumes none."""
-    return min((noise for noise, _ in theory.noise_schedule), default=theory.noise_multiplier)
-
-
-def stated_sampling(theory: Theory) -> Sampling | None:
-    """Return the sampling that a claim assumes, or None if it is not one of ours."""
-    try:
-        return accounting.parse_sampling(theory.sampling)
-    except InputError:
-        return None
+    return Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta)
 
 
 def _epsilon_series(

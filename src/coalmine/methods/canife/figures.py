@@ -22,7 +22,7 @@ from coalmine.methods.canife.report_section import (
     finite,
     round_claim,
 )
-from coalmine.results.result import AuditResult, MethodResults, from_json
+from coalmine.results.result import MethodResults, Result, from_json
 
 _WIDTH, _HEIGHT = 560, 280
 _PRESENT, _ABSENT = SERIES[3], SERIES[2]
@@ -50,7 +50,7 @@ def charts(method_results: MethodResults) -> dict[str, Any]:
     return by_name | (comparison(adversaries) if adversaries else {})
 
 
-def result_charts(result: AuditResult) -> dict[str, Any]:
+def result_charts(result: Result) -> dict[str, Any]:
     """Return the figures of one adversary by name."""
     by_name: dict[str, Any] = {"canife-rounds": rounds(result), "canife-scores": scores(result)}
     if result.details["composed"]:
@@ -60,7 +60,7 @@ def result_charts(result: AuditResult) -> dict[str, Any]:
     return by_name
 
 
-def rounds(result: AuditResult) -> Any:
+def rounds(result: Result) -> Any:
     """Draw ε of one round along the training next to the claim for one round (figures 1 and 4 of the paper).
 
     A bar spans the rounds that an estimate stands for; its interval is near their middle. Infinite values end at the
@@ -108,7 +108,7 @@ def rounds(result: AuditResult) -> Any:
     return _titled(alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT), result.label, "ε of one round")
 
 
-def scores(result: AuditResult) -> Any:
+def scores(result: Result) -> Any:
     """Draw histograms of the scores with fitted normal curves, for up to six periods (figure 3 of the paper)."""
     import altair as alt
 
@@ -165,11 +165,11 @@ def scores(result: AuditResult) -> Any:
     return _titled(layers, result.label, "scores of single rounds")
 
 
-def composed(result: AuditResult) -> Any:
+def composed(result: Result) -> Any:
     """Draw ε of the whole training by each way of composing rounds, next to its claim (figure 4c of the paper)."""
     import altair as alt
 
-    claim = finite((result.details["training_theory"] or {}).get("epsilon"))
+    claim = finite((result.details["training_claim"] or {}).get("epsilon"))
     rows: list[dict[str, Any]] = [
         {"from": "ceiling of rates" if name == "ceiling" else name, "way": way, "epsilon": value, "zero": 0}
         for name, values in composed_by_method(result).items()
@@ -205,7 +205,7 @@ def composed(result: AuditResult) -> Any:
     return _titled(chart, result.label, "ε of the whole training, estimated (no bounds)")
 
 
-def comparison(results: Sequence[AuditResult]) -> dict[str, Any]:
+def comparison(results: Sequence[Result]) -> dict[str, Any]:
     """Draw several adversaries of one training: their ε along it, and how well each sees its canaries."""
     import altair as alt
 
@@ -249,7 +249,7 @@ def comparison(results: Sequence[AuditResult]) -> dict[str, Any]:
     chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
     by_name = {"canife-adversaries": _titled(chart, "all adversaries", "ε of one round")}
     if sigmas:
-        noise = None if results[0].theory is None else results[0].theory.noise_multiplier
+        noise = None if results[0].claim is None else results[0].claim.noise_multiplier
         by_name["canife-sigma"] = _sigma_chart(alt, sigmas, color, noise)
     return by_name
 
@@ -270,7 +270,7 @@ def _sigma_chart(alt: Any, sigmas: Sequence[Mapping[str, Any]], color: Any, nois
     return _titled(chart, "all adversaries", "how well canaries can be seen")
 
 
-def pictures(result: AuditResult) -> Any:
+def pictures(result: Result) -> Any:
     """Draw the last canaries as pictures."""
     import altair as alt
 
@@ -286,7 +286,7 @@ def pictures(result: AuditResult) -> Any:
     return _titled(grid, result.label, "the last canaries")
 
 
-def _round_rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _round_rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a row for each estimate drawn of each period, and one for each ceiling."""
     rows, ceilings = [], []
     for period in result.details["rounds"]:

@@ -8,13 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from coalmine.accounting.sampling import AtMost, Sampling
-from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.protocol import Audit
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.data import Splits
 from coalmine.simulation.rounds import Rounds
 from coalmine.simulation.settings import TrainingSettings
@@ -40,16 +38,16 @@ class CanifeJob(Job):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return two results per adversary: for a single round, and for the rounds composed."""
         assert isinstance(trained, Training)
-        sampling = _sampling(trained)
-        theory = trained.theory(self._settings.delta, sampling=sampling) if trained.mechanism.private else None
-        results: list[AuditResult] = []
+        sampling = trained.sampling.accounted(len(trained.data), trained.rounds)
+        claim = trained.claim(self._settings.delta, sampling=sampling) if trained.mechanism.private else None
+        results: list[Result] = []
         for audit in self._audits:
             result = audit.result(
                 delta=self._settings.delta,
                 confidence=self._settings.confidence,
                 noise_multiplier=trained.mechanism.noise_multiplier,
                 sampling=sampling,
-                theory=theory,
+                claim=claim,
                 metrics=metrics,
             )
             resolved: dict[str, Any] = {"every": audit.every, "trials": audit.trials, "maker": repr(audit.canaries)}
@@ -57,12 +55,3 @@ class CanifeJob(Job):
             composed = result.composed_result()
             results += [result] if composed is None else [result, composed]
         return MethodResults(method="canife", results=results)
-
-
-def _sampling(trained: Training) -> Sampling:
-    """Return the sampling that the accountant assumes: an upper bound on participation where there is no analysis."""
-    clients, rounds, seed = len(trained.data), trained.rounds, trained.seed
-    try:
-        return trained.cohorts.sampling(clients, rounds, seed)
-    except InputError:
-        return AtMost(trained.cohorts.exposures(clients, rounds, seed))

@@ -9,7 +9,7 @@ from coalmine.config import SettingError
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table
 from coalmine.results.units import ROUND, USER
 
@@ -66,7 +66,7 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     return charts(method_results)
 
 
-def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
     from coalmine.methods.canife.recomputing import recomputed
 
     return recomputed(result, siblings)

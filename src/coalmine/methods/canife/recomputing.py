@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coalmine.accounting.sampling import parse_sampling
+from coalmine.claims.sampling import parse_sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.result import CanifeResult, canife_result
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.results.result import AuditResult, theory_from_dict
+from coalmine.results.result import Result, claim_from_dict
 
 _COMPOSED = ", composed"
 
 
-def recomputed(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def recomputed(result: Result, siblings: Sequence[Result]) -> Result:
     """Return a result with its estimates, those of single rounds and the claim test computed again.
 
     Raises:
@@ -36,7 +36,7 @@ def recomputed(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditRes
     return replace(result, estimates=composed.estimates, claim_test=None)
 
 
-def _rounds(result: AuditResult) -> CanifeResult:
+def _rounds(result: Result) -> CanifeResult:
     """Return the result of the stored trials."""
     terms, arrays = dict(result.recipe), result.arrays
     periods, start = [], 0
@@ -50,7 +50,7 @@ def _rounds(result: AuditResult) -> CanifeResult:
         view=result.view,
         seed=result.seed,
         sampling=None if sampling is None else parse_sampling(sampling),
-        training_theory=theory_from_dict(result.details["training_theory"]),
+        training_claim=claim_from_dict(result.details["training_claim"]),
         designs={},
         canaries=(),
         **terms,

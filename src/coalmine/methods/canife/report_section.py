@@ -11,7 +11,7 @@ from coalmine.drawing.charts import BOUND, ESTIMATE, THEORY, Figure, unit
 from coalmine.drawing.html import Html, table, tag
 from coalmine.drawing.pictures import is_picture, png_uri
 from coalmine.drawing.sections import Section, method_section, result_part
-from coalmine.results.result import AuditResult, MethodResults, from_json
+from coalmine.results.result import MethodResults, Result, from_json
 from coalmine.results.tables import Table, fixed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def section(method: Method, method_results: MethodResults) -> Section:
     return method_section(method, parts)
 
 
-def rounds_figure(result: AuditResult, name: str) -> Figure:
+def rounds_figure(result: Result, name: str) -> Figure:
     """Return ε of single rounds along the training: estimate with interval, bound, and the claim for one round."""
     rows = [_round_row(period) for period in result.details["rounds"]]
     claim = round_claim(result)
@@ -113,7 +113,7 @@ def _by_kind(kinds: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
     return {"field": "kind", "type": "nominal", "scale": scale, "legend": {"title": None}}
 
 
-def _composed_table(result: AuditResult) -> Html:
+def _composed_table(result: Result) -> Html:
     """Return ε of the whole training by every way of composing rounds, or nothing."""
     rows = [
         [
@@ -128,14 +128,14 @@ def _composed_table(result: AuditResult) -> Html:
     return table(caption, ["estimator of single rounds", "exact", "as in the paper"], rows)
 
 
-def composed_by_method(result: AuditResult) -> dict[str, tuple[float | None, float | None]]:
+def composed_by_method(result: Result) -> dict[str, tuple[float | None, float | None]]:
     """Return the composed ε, exact and as in the paper, by the estimator of single rounds."""
     values = {(c["method"], c["inversion"]): from_json(c["epsilon"]) for c in result.details["composed"]}
     methods = dict.fromkeys(method for method, _ in values)
     return {method: (values.get((method, "exact")), values.get((method, "paper"))) for method in methods}
 
 
-def crafted_samples(result: AuditResult) -> list[dict[str, Any]]:
+def crafted_samples(result: Result) -> list[dict[str, Any]]:
     """Return the last canaries of a result for display.
 
     Returns:
@@ -159,7 +159,7 @@ def crafted_samples(result: AuditResult) -> list[dict[str, Any]]:
     return samples
 
 
-def _crafted_samples(result: AuditResult) -> Html:
+def _crafted_samples(result: Result) -> Html:
     """Return the last canaries as pictures or texts, or nothing."""
     shown = []
     for sample in crafted_samples(result)[:_MOST_SAMPLES]:
@@ -183,7 +183,7 @@ def tables(method_results: MethodResults) -> list[Table]:
     ]
 
 
-def _estimates_table(result: AuditResult) -> Table:
+def _estimates_table(result: Result) -> Table:
     rows = []
     for period in result.details["rounds"]:
         bound, best = bound_of(period), estimate_of(period, "best-threshold")
@@ -199,7 +199,7 @@ def _estimates_table(result: AuditResult) -> Table:
     return Table(f"canife, {result.label}: ε of one round, out of the most this many scores can show", columns, rows)
 
 
-def _scores_table(result: AuditResult) -> Table:
+def _scores_table(result: Result) -> Table:
     rows = []
     for period in result.details["rounds"]:
         best, accuracy = estimate_of(period, "best-threshold"), period["attack_accuracy"]
@@ -216,7 +216,7 @@ def _scores_table(result: AuditResult) -> Table:
     return Table("their scores with and without the canary, and the best threshold's interval", columns, rows)
 
 
-def _composition_table(result: AuditResult) -> list[Table]:
+def _composition_table(result: Result) -> list[Table]:
     rows = [[name, *(fixed(value, 3) for value in values)] for name, values in composed_by_method(result).items()]
     title = "all rounds composed: estimates of ε, not bounds"
     return [Table(title, ["from ε̂ᵣ by", "exact", "as in the paper"], rows)] if rows else []
@@ -241,9 +241,9 @@ def _two_digits(value: float | str | None) -> str:
     return fixed(from_json(value), 2)
 
 
-def round_claim(result: AuditResult) -> float | None:
+def round_claim(result: Result) -> float | None:
     """Return the claimed ε of one round, None if it is missing or infinite."""
-    return None if result.theory is None else finite(result.theory.epsilon)
+    return None if result.claim is None else finite(result.claim.epsilon)
 
 
 def finite(value: float | str | None) -> float | None:

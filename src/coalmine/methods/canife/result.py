@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coalmine import accounting
-from coalmine.accounting import Theory
-from coalmine.accounting.sampling import Sampling
+from coalmine import claims
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.anytime import AnytimeEvidence, ceiling
-from coalmine.methods.canife.composition import Composed, compose, round_theory
+from coalmine.methods.canife.composition import Composed, compose, round_claim
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_tests import ClaimTests
@@ -26,18 +26,18 @@ _ODDS = "an attacker can be {times} likelier to say that the canary took part if
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CanifeResult(AuditResult):
+class CanifeResult(Result):
     """ε of a single round, for a client known to take part in it.
 
-    ``estimates`` are from the scores of all rounds together and ``theory`` is the claim for one round. ``details``
-    holds the following fields ready for JSON, under the keys ``rounds``, ``composed`` and ``training_theory``, so that
+    ``estimates`` are from the scores of all rounds together and ``claim`` is the claim for one round. ``details``
+    holds the following fields ready for JSON, under the keys ``rounds``, ``composed`` and ``training_claim``, so that
     a result read from disk is drawn in the same way. Its ``designs`` are the facts about each canary (health, norm, …)
     by the round of a design, its ``canaries`` the last ones, as far as they can be described.
 
     Args:
         periods: Estimates along the training.
         composed: ε of the whole training, composed from single rounds: estimates, never bounds.
-        training_theory: The claim for the whole training, which ``composed`` compares with.
+        training_claim: The claim for the whole training, which ``composed`` compares with.
 
     Example:
         `Canife.result` returns one; this one has made-up numbers.
@@ -53,7 +53,7 @@ class CanifeResult(AuditResult):
 
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
-    training_theory: Theory | None = None
+    training_claim: Claim | None = None
 
     def epsilon_hat(self, method: str = "best-threshold", inversion: str = "exact") -> float:
         """Return the composed ε of the training.
@@ -71,7 +71,7 @@ class CanifeResult(AuditResult):
             raise InputError(f"there is no composed ε by {method}/{inversion}. Available: {available}.")
         return epsilon
 
-    def composed_result(self) -> AuditResult | None:
+    def composed_result(self) -> Result | None:
         """Return the rounds composed to ε of one user and the whole training, or None if they were not composed.
 
         Its only estimate, ``"composed"``, comes from the estimator that is the best guess for a single round. It is
@@ -82,7 +82,7 @@ class CanifeResult(AuditResult):
             return None
         guess = "gaussian-shift" if self.best_guess is None else self.best_guess.method
         chosen = next((c for c in exact if c.method == guess), exact[0])
-        return AuditResult(
+        return Result(
             method=self.method,
             view=f"{self.view}, composed",
             unit=USER,
@@ -102,7 +102,7 @@ class CanifeResult(AuditResult):
                     few_scores=any(e.few_scores for e in self.estimates if e.method == chosen.method),
                 )
             ],
-            theory=self.training_theory,
+            claim=self.training_claim,
             variant=self.variant,
             training=self.training,
             config=self.config,
@@ -120,7 +120,7 @@ def canife_result(
     confidence: float,
     noise_multiplier: float | None,
     sampling: Sampling | None,
-    training_theory: Theory | None,
+    training_claim: Claim | None,
     designs: Mapping[int, Mapping[str, list[float]]],
     canaries: Sequence[Mapping[str, Any]],
     stop_when_refuted: bool = False,
@@ -152,10 +152,10 @@ def canife_result(
         "std_without": whole.without_canary[2],
     }
     if noise_multiplier:
-        measured["round_epsilon_rdp"] = accounting.round_epsilon(
+        measured["round_epsilon_rdp"] = claims.round_epsilon(
             noise_multiplier=noise_multiplier, delta=delta, accountant="rdp"
         )
-    theory = round_theory(noise_multiplier, delta) if noise_multiplier else None
+    claim = round_claim(noise_multiplier, delta) if noise_multiplier else None
     members, nonmembers = whole.scores.members, whole.scores.observed
     if stop_when_refuted:
         rounds = [replace(estimate, estimates=as_estimates(estimate.estimates)) for estimate in rounds]
@@ -167,16 +167,14 @@ def canife_result(
                 ceiling=ceiling(periods, delta=delta, confidence=confidence),
             ),
         )
-        estimates, test = list(whole.estimates), anytime.claim_test(theory, scores, confidence)
+        estimates, test = list(whole.estimates), anytime.claim_test(claim, scores, confidence)
     else:
         estimates = with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips")
         estimates.insert(sum(e.valid for e in estimates), anytime.bound.estimate(confidence))
         if independent and len(rounds) > 1:
-            test = _test_of_one_period(theory, rounds, confidence)
+            test = _test_of_one_period(claim, rounds, confidence)
         else:
-            test = claim_test(
-                theory, whole.estimates, members, nonmembers, design="coin-flips", independent=independent
-            )
+            test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
     return CanifeResult(
         odds=_ODDS,
         method="canife",
@@ -188,7 +186,7 @@ def canife_result(
         seed=seed,
         estimates=estimates,
         scores=whole.scores,
-        theory=theory,
+        claim=claim,
         claim_test=test,
         ceiling=whole.ceiling,
         warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
@@ -202,7 +200,7 @@ def canife_result(
                 for round, design in designs.items()
             ],
             "canaries": [dict(canary) for canary in canaries],
-            "training_theory": None if training_theory is None else training_theory.to_dict(),
+            "training_claim": None if training_claim is None else training_claim.to_dict(),
         },
         recipe={
             "periods": [[period.round, period.rounds, len(period.scores)] for period in periods],
@@ -215,28 +213,28 @@ def canife_result(
         },
         periods=rounds,
         composed=composed,
-        training_theory=training_theory,
+        training_claim=training_claim,
     )
 
 
-def _test_of_one_period(theory: Theory | None, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest | None:
+def _test_of_one_period(claim: Claim | None, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest | None:
     """Return the test of a round's claim in the period that contradicts it most, corrected for their number.
 
     Scores within a period are independent, those of different periods are not. All of them together would leave only
     the guesses about one run, which cannot tell half of the noise from the claim; the union bound costs far less.
     """
-    if theory is None:
+    if claim is None:
         return None
     scored = [period.scores for period in rounds if period.scores is not None]
-    p_value, scores = strongest_period(scored, theory)
+    p_value, scores = strongest_period(scored, claim)
     strict = 1 - (1 - confidence) / len(scored)
-    test = check_claim(scores.members, scores.observed, theory, confidence=strict, design="coin-flips")
+    test = check_claim(scores.members, scores.observed, claim, confidence=strict, design="coin-flips")
     return replace(test, p_value=p_value, confidence=confidence)
 
 
-def strongest_period(scored: Sequence[Scores], theory: Theory) -> tuple[float, Scores]:
+def strongest_period(scored: Sequence[Scores], claim: Claim) -> tuple[float, Scores]:
     """Return the p-value of the claim from all periods, by the union bound, and the scores that contradict it most."""
-    curve = theory.curve()
+    curve = claim.curve()
     p_values = [ClaimTests(scores, design="coin-flips").p_value(curve) for scores in scored]
     return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
 

@@ -145,7 +145,7 @@ class CanifeSettings(Settings):
             raise InputError(
                 f"canaries must be at most {_MOST_CANARIES:,}, since each is designed by itself, got {self.canaries:,}"
             )
-        frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
+        frozen, expected = self.mode == "frozen", training.sampling().expected(len(splits.train), training.rounds, 0)
         # The defaults, or less where the training is too short for them.
         every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials

@@ -14,7 +14,7 @@ import numpy as np
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.methods.estimates import simultaneous_bound
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import SCORES, Unit
 from coalmine.scorefile import ScoreTable, two_groups
 from coalmine.stats import Estimate, Scores
@@ -33,7 +33,7 @@ def exposure_result(
     copies: int = 1,
     calibrate: bool = False,
     unit: Unit = SCORES,
-) -> AuditResult:
+) -> Result:
     """Return the exposures of canaries, their summary compared with random guessing, and the evidence about ε.
 
     The lower bound is valid if the canaries were picked at random among exchangeable candidates and their losses do not
@@ -82,7 +82,7 @@ def exposure_result(
     scores = Scores(*ex.scores_from_ranks(worst, n))
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "copies": copies}
     estimates, top = _evidence(scores, ranks, tied=table.has("rank"), **terms)
-    return AuditResult(
+    return Result(
         method="exposure",
         view="ranks",
         unit=unit,
@@ -106,7 +106,7 @@ def exposure_result(
     )
 
 
-def recomputed(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> AuditResult:
+def recomputed(result: Result, siblings: Sequence[Result] = ()) -> Result:
     """Return a result with its estimates computed again from its scores and ranks."""
     assert result.scores is not None
     estimates, top = _evidence(result.scores, result.arrays["ranks"], **result.recipe)

@@ -9,7 +9,7 @@ from coalmine.config import SettingError
 from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.units import PHRASE, SCORES, Unit
 
@@ -60,7 +60,7 @@ def _section(method_results: MethodResults) -> Section:
     return method_section(METHOD, parts)
 
 
-def _summary_table(result: AuditResult) -> Table:
+def _summary_table(result: Result) -> Table:
     rows = [
         [
             row["summary"],
@@ -75,24 +75,24 @@ def _summary_table(result: AuditResult) -> Table:
     return Table(f"exposure in bits, log2(references / rank): {counts}", columns, rows)
 
 
-def _estimate_table(result: AuditResult) -> Table:
+def _estimate_table(result: Result) -> Table:
     delta = 0.0 if result.bound is None else result.bound.delta
     bound = f"lower bound at δ = {delta:g} with {_confidence(result)} confidence"
     return Table.of_estimates(result.estimates, f"ε: {bound}, estimates at δ = 0; thresholds are ranks")
 
 
-def _confidence(result: AuditResult) -> str:
+def _confidence(result: Result) -> str:
     level = None if result.bound is None else result.bound.confidence
     return f"{100 * (level or 0.0):g}%"
 
 
-def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
     from coalmine.methods.exposure.audit import recomputed
 
     return recomputed(result, siblings)
 
 
-def _unit(result: AuditResult) -> Unit:
+def _unit(result: Result) -> Unit:
     """Return whose ε it is: that of a file's canaries, or of the phrases of a run; in Python, the caller says."""
     if "file" not in result.config:
         return result.unit

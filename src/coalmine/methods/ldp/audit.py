@@ -32,7 +32,7 @@ from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.progress import reporting, shown_if_slow, track
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.showing import Results
 from coalmine.results.units import REPORT
 from coalmine.results.verdict import Verdict
@@ -52,7 +52,7 @@ _ODDS = "some report is {times} likelier when g₁ was sent than when g₂ was, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDPAudit:
+class Ldp:
     """Audits local randomizers with pairs of crafted gradients (Matsumoto et al. 2022).
 
     Plays ``trials`` trials of every crafter against every mechanism, in every view. In each trial a fair coin picks one
@@ -87,7 +87,7 @@ class LDPAudit:
         >>> from coalmine.simulation import models
         >>> from coalmine.simulation.data import load
         >>> digits = load("digits").train
-        >>> audit = LDPAudit(
+        >>> audit = Ldp(
         ...     data=digits,
         ...     model=lambda seed: models.build("logistic", digits.task, seed=seed),
         ...     crafters=[DummyGradient()],
@@ -286,17 +286,17 @@ class LDPAudit:
             crafted.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
         return crafted
 
-    def _result(self, key: Key, variant: str, trials: Sequence[Trials], seconds: float) -> AuditResult:
+    def _result(self, key: Key, variant: str, trials: Sequence[Trials], seconds: float) -> Result:
         """Return the result of one crafter, mechanism and view."""
         crafter, mechanism, view = self.crafters[key[0]], self.mechanisms[key[1]], key[2]
         empirical = empirical_epsilons(trials, mechanism.delta)
         guesses = [measurement.guesses for measurement in trials]
         guessed = sum(g.guesses for g in guesses)
-        theory, joint = mechanism.theory(), self._joint_confidence
-        joint_bound, test = joint_evidence(trials, theory, delta=mechanism.delta, confidence=joint)
+        claim, joint = mechanism.claim(), self._joint_confidence
+        joint_bound, test = joint_evidence(trials, claim, delta=mechanism.delta, confidence=joint)
         too_weak = test.verdict is Verdict.TOO_WEAK
-        needed = LocalClaimTest(trials, theory).trials_needed(joint) if too_weak else None
-        return AuditResult(
+        needed = LocalClaimTest(trials, claim).trials_needed(joint) if too_weak else None
+        return Result(
             odds=_ODDS,
             method="ldp",
             view=view,
@@ -306,7 +306,7 @@ class LDPAudit:
             score_name=score_name(view, rule_of(crafter)),
             side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,
-            theory=theory,
+            claim=claim,
             claim_test=test,
             warnings=[] if needed is None else [f"about {needed:,} trials would detect half of the claimed noise"],
             estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),

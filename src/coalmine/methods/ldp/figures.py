@@ -1,7 +1,7 @@
 """Figures of the LDP audit for ``--figures``: ε found compared with ε claimed, by adversary, claim and gradient norm.
 
 A filled circle is ε_empirical, an estimate, with a bar for its standard deviation over measurements; a triangle is a
-lower bound, each valid by itself; a dashed line is the claim. They are drawn from `AuditResult` objects, so that the
+lower bound, each valid by itself; a dashed line is the claim. They are drawn from `Result` objects, so that the
 results of a saved run can be drawn too.
 """
 
@@ -15,7 +15,7 @@ from coalmine.drawing.files import SERIES, THEORY
 from coalmine.errors import InputError
 from coalmine.methods.ldp.tables import trials_text
 from coalmine.methods.ldp.views import VIEWS, adversary_name
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 
 if TYPE_CHECKING:
     import altair
@@ -29,7 +29,7 @@ _CLAIM = "claimed ε"
 _INK = "#444444"
 
 
-def charts(results: Sequence[AuditResult]) -> dict[str, Chart]:
+def charts(results: Sequence[Result]) -> dict[str, Chart]:
     """Return all figures that fit the results, by file name.
 
     Args:
@@ -43,7 +43,7 @@ def charts(results: Sequence[AuditResult]) -> dict[str, Chart]:
     return drawn
 
 
-def chart_rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
+def chart_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Return one row per result; an infinite number, such as ε_empirical if every guess is right, becomes None."""
     rows = []
     for result in results:
@@ -64,7 +64,7 @@ def chart_rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
     return rows
 
 
-def adversaries(results: Sequence[AuditResult]) -> Chart:
+def adversaries(results: Sequence[Result]) -> Chart:
     """Draw all adversaries at the largest claimed ε, like Figure 1(b) of the paper."""
     import altair as alt
 
@@ -85,7 +85,7 @@ def adversaries(results: Sequence[AuditResult]) -> Chart:
     return alt.layer(claim, *marks).properties(width=width, height=280, title=title)
 
 
-def sweep(results: Sequence[AuditResult]) -> Chart:
+def sweep(results: Sequence[Result]) -> Chart:
     """Draw ε found at each claimed ε, one panel per adversary, like Figure 2."""
     import altair as alt
 
@@ -118,7 +118,7 @@ def sweep(results: Sequence[AuditResult]) -> Chart:
     return panels.properties(title=_title(alt, results, "ε found at each claimed ε"))
 
 
-def norms(results: Sequence[AuditResult]) -> Chart:
+def norms(results: Sequence[Result]) -> Chart:
     """Draw ε by the norm of the dummy gradient, one color per claim and one panel per view, like Figure 3.
 
     Raises:
@@ -224,7 +224,7 @@ def _tooltip(alt: Any, *fields: str) -> list[Any]:
     return [*fields, alt.Tooltip("claimed:Q", title=_CLAIM), "mark:N", alt.Tooltip("value:Q", format=".3f")]
 
 
-def _title(alt: Any, results: Sequence[AuditResult], what: str) -> Any:
+def _title(alt: Any, results: Sequence[Result], what: str) -> Any:
     """Return a title that names the mechanism and data, with the trials and what to be careful with below."""
     config, bound = results[0].config, results[0].estimates[0]
     mechanisms = ", ".join(dict.fromkeys(str(result.config["mechanism"]) for result in results))

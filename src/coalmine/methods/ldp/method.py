@@ -9,7 +9,7 @@ from coalmine.methods.job import Job, JobContext
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.ldp.tables import tables
 from coalmine.methods.registry import Method
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.units import REPORT
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     return charts(method_results.results)
 
 
-def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
     from coalmine.methods.ldp.recomputing import recomputed
 
     return recomputed(result, siblings)

@@ -9,37 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Array, Bools, Floats
+from coalmine.claims import Claim
 from coalmine.methods.ldp.claim import LocalClaimTest
 from coalmine.methods.ldp.estimates import estimates, shared_bound
 from coalmine.methods.ldp.trials import Trials
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.result import AuditResult, refutes
+from coalmine.results.result import Result, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import SequentialBound
 from coalmine.stats.sequential import as_estimates
 
 
 def joint_evidence(
-    trials: Sequence[Trials], theory: Theory, *, delta: float, confidence: float
+    trials: Sequence[Trials], claim: Claim, *, delta: float, confidence: float
 ) -> tuple[float, ClaimTest]:
     """Return the bound and the claim test that hold jointly with those of all other results of the audit."""
     bound = shared_bound(trials, delta=delta, confidence=confidence)
-    test = LocalClaimTest(trials, theory).result(confidence=confidence)
-    if not test.refuted and refutes(bound, delta, theory):
+    test = LocalClaimTest(trials, claim).result(confidence=confidence)
+    if not test.refuted and refutes(bound, delta, claim):
         return bound, replace(test, verdict=Verdict.SUSPICIOUS)  # the tests that were decided on do not refute it
     return bound, test
 
 
 def judged_at_any_time(
-    result: AuditResult, trials: Sequence[Trials], bound: SequentialBound, *, confidence: float, joint: float
-) -> AuditResult:
+    result: Result, trials: Sequence[Trials], bound: SequentialBound, *, confidence: float, joint: float
+) -> Result:
     """Return a result with the bound that allows an early stop first; the others become estimates."""
-    test, theory = result.claim_test, result.theory
-    if theory is not None and theory.epsilon != math.inf:
+    test, claim = result.claim_test, result.claim
+    if claim is not None and claim.epsilon != math.inf:
         # The bound decides instead of the tests for a fixed number of trials.
-        test = LocalClaimTest(trials, theory).result_at_any_time(bound, confidence=joint)
+        test = LocalClaimTest(trials, claim).result_at_any_time(bound, confidence=joint)
     return replace(
         result,
         estimates=[bound.estimate(confidence), *as_estimates(result.estimates)],
@@ -48,13 +48,13 @@ def judged_at_any_time(
     )
 
 
-def recomputed(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> AuditResult:
+def recomputed(result: Result, siblings: Sequence[Result] = ()) -> Result:
     """Return a result with its estimates, joint bound and claim test computed again from its trials."""
-    recipe, theory = result.recipe, result.theory
-    assert theory is not None
+    recipe, claim = result.recipe, result.claim
+    assert claim is not None
     trials = _stored_trials(result)
     delta, confidence, joint = (recipe[name] for name in ("delta", "confidence", "joint"))
-    joint_bound, test = joint_evidence(trials, theory, delta=delta, confidence=joint)
+    joint_bound, test = joint_evidence(trials, claim, delta=delta, confidence=joint)
     again = replace(
         result,
         estimates=estimates(trials, delta=delta, confidence=confidence),
@@ -63,7 +63,7 @@ def recomputed(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> Aud
     )
     if "bets_scores" not in result.arrays:
         return again
-    bound = SequentialBound(delta=delta, claim=theory.epsilon)
+    bound = SequentialBound(delta=delta, claim=claim.epsilon)
     bound.update(result.arrays["bets_sent_first"], result.arrays["bets_scores"])
     return judged_at_any_time(again, trials, bound, confidence=confidence, joint=joint)
 
@@ -83,7 +83,7 @@ def stored_arrays(trials: Sequence[Trials]) -> dict[str, Array]:
     }
 
 
-def _stored_trials(result: AuditResult) -> list[Trials]:
+def _stored_trials(result: Result) -> list[Trials]:
     """Return the trials of each measurement."""
     sent_first: Bools
     scores: Floats

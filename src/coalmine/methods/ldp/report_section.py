@@ -13,7 +13,7 @@ from coalmine.drawing.sections import Part, warning_list
 from coalmine.methods.ldp.tables import summary
 from coalmine.methods.ldp.views import adversary_name
 from coalmine.results.groups import share_of_claim
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 
 _KINDS = ("lower bound", "estimate")
 
@@ -34,9 +34,9 @@ def report_part(method_results: MethodResults) -> Part:
     return Part(html=html, figures=panels)
 
 
-def adversary_panels(results: Sequence[AuditResult]) -> list[Figure]:
+def adversary_panels(results: Sequence[Result]) -> list[Figure]:
     """Return one panel per adversary: ε found against ε claimed."""
-    groups: dict[str, list[AuditResult]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(adversary_name(result.variant), []).append(result)
     largest = max(float(result.config["epsilon"]) for result in results)
@@ -44,7 +44,7 @@ def adversary_panels(results: Sequence[AuditResult]) -> list[Figure]:
     return [_panel(name, group, scale, f"ldp-{i + 1}") for i, (name, group) in enumerate(groups.items())]
 
 
-def _panel(adversary: str, results: Sequence[AuditResult], scale: Mapping[str, Any], name: str) -> Figure:
+def _panel(adversary: str, results: Sequence[Result], scale: Mapping[str, Any], name: str) -> Figure:
     points = [
         {"claimed": float(result.config["epsilon"]), "value": value, "kind": kind, "view": result.view}
         for result in results
@@ -85,7 +85,7 @@ def _panel(adversary: str, results: Sequence[AuditResult], scale: Mapping[str, A
     )
 
 
-def _bound_table(results: Sequence[AuditResult]) -> Html:
+def _bound_table(results: Sequence[Result]) -> Html:
     """Return all joint lower bounds, with ε_empirical next to each."""
     views = list(dict.fromkeys(result.view for result in results))
     cells: dict[str, dict[str, str]] = {}

@@ -16,7 +16,7 @@ from coalmine.progress import track
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.methods.ldp.audit import LDPAudit
+    from coalmine.methods.ldp.audit import Ldp
     from coalmine.methods.ldp.crafters import Crafter
     from coalmine.simulation.data import FederatedData
     from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
@@ -87,7 +87,7 @@ class LDPSettings(Settings):
         from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
         from coalmine.simulation.mechanisms.privunit import PrivUnit2
         from coalmine.simulation.mechanisms.user import OwnMechanism
-        from coalmine.simulation.models.user import is_user_model
+        from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
         _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
@@ -111,7 +111,7 @@ class LDPSettings(Settings):
         """Return the named crafters, and one dummy gradient for each norm."""
         from coalmine.methods.ldp.crafters import CRAFTERS, crafter_named
         from coalmine.methods.ldp.crafting import name_of
-        from coalmine.simulation.models.user import is_user_model
+        from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
         names = [crafter for name in self.crafter for crafter in (CRAFTERS if name == "all" else (name,))]
@@ -139,14 +139,14 @@ class LDPSettings(Settings):
 
         return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
 
-    def audit(self) -> LDPAudit:
+    def audit(self) -> Ldp:
         """Return the audit, ready to run."""
-        from coalmine.methods.ldp.audit import LDPAudit
+        from coalmine.methods.ldp.audit import Ldp
         from coalmine.simulation.data import load
 
         mechanisms, crafters = self.mechanisms(), self.crafters()
         data = load(self.data, seed=self.seed).train
-        return LDPAudit(
+        return Ldp(
             data=data,
             model=lambda seed: self._model(data, mechanisms, seed),
             crafters=crafters,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coalmine.methods.ldp.views import VIEWS, adversary_name
 from coalmine.results.groups import Group, share_of_claim
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import Verdict
 
@@ -36,7 +36,7 @@ def tables(method_results: MethodResults) -> list[Table]:
     return shown
 
 
-def summary(results: Sequence[AuditResult]) -> str:
+def summary(results: Sequence[Result]) -> str:
     """Describe all results together: the claims are tested with lower bounds that hold jointly."""
     if len(results) == 1:
         return results[0].summary
@@ -58,7 +58,7 @@ def trials_text(config: Mapping[str, object]) -> str:
     return f"{text} in each of {config['measurements']} measurements" if config["measurements"] != 1 else text
 
 
-def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
+def _verdict_sentence(verdict: Verdict, results: Sequence[Result]) -> str:
     """Describe the worst verdict of all results in one or two sentences."""
     count = sum(result.verdict is verdict for result in results)
     if verdict is Verdict.REFUTED:
@@ -77,7 +77,7 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
     return f"Not refuted: none of {len(results)} tests refutes its claim. This is not a proof of privacy."
 
 
-def _table(title: str, results: Sequence[AuditResult], cell: Callable[[AuditResult], str]) -> Table:
+def _table(title: str, results: Sequence[Result], cell: Callable[[Result], str]) -> Table:
     """Return one row per variant, one column per view."""
     views: list[str] = [view for view in VIEWS if any(result.view == view for result in results)]
     rows: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def _table(title: str, results: Sequence[AuditResult], cell: Callable[[AuditResu
     return Table(title, ["adversary", "claimed ε", *views], list(rows.values()))
 
 
-def _empirical(result: AuditResult) -> str:
+def _empirical(result: Result) -> str:
     """Return ε_empirical, with its standard deviation if there are several measurements."""
     mean = fixed(result.metrics["empirical"], 3)
     if result.config["measurements"] == 1:
@@ -95,7 +95,7 @@ def _empirical(result: AuditResult) -> str:
     return f"{mean} ± {fixed(result.metrics['empirical_std'], 3)}"
 
 
-def _right_guesses(result: AuditResult) -> str:
+def _right_guesses(result: Result) -> str:
     """Return the share of right guesses, and the share of trials guessed if it is not all of them."""
     metrics = result.metrics
     if "accuracy" not in metrics:

@@ -10,7 +10,7 @@ import numpy as np
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.ldp.recomputing import judged_at_any_time
 from coalmine.methods.ldp.trials import Trials, is_memoryless
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.simulation.mechanisms.local import LocalMechanism
 from coalmine.stats import SequentialBound
 
@@ -45,7 +45,7 @@ class WatchedGame:
             self.measurements.append(Trials(scores, sent_first, self._blocks[0].upper, self._blocks[0].lower))
             self._blocks = []
 
-    def judged(self, result: AuditResult, *, confidence: float, joint: float, notes: Sequence[str]) -> AuditResult:
+    def judged(self, result: Result, *, confidence: float, joint: float, notes: Sequence[str]) -> Result:
         """Return a result with the bound that allows an early stop first; the others become estimates."""
         coins, scores = (np.concatenate(parts) for parts in zip(*self._bets, strict=True))
         return replace(

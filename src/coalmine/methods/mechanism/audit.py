@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Array
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
@@ -27,7 +27,7 @@ from coalmine.methods.one_shot.updates import check_room, draw_members, family_f
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.results.noise_shares import HALF_THE_NOISE
-from coalmine.results.result import AuditResult, common_delta
+from coalmine.results.result import Result, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import epsilon_gaussian, sigma_gaussian
@@ -75,14 +75,14 @@ def audit_mechanism(
     family: str | None = None,
     delta: float | None = None,
     confidence: float = 0.95,
-    theory: Theory | None = None,
+    claim: Claim | None = None,
     calls: int | None = None,
     layers: LayerSpec | None = None,
     clients: int | Sequence[Any] | None = None,
     clip_norm: float = 1.0,
     norm: str = "l2",
     seed: int = 0,
-) -> AuditResult:
+) -> Result:
     """Audit a mechanism by applying it once to a sum of random unit vectors, and test its claim in further calls.
 
     The lower bound is valid if the mechanism treats the updates in the sum alike. ε is about adding or removing one
@@ -95,9 +95,9 @@ def audit_mechanism(
         dim: Number of coordinates.
         canaries: Number of canaries in the sum. The same number is held out.
         family: ``"hadamard"``, ``"orthogonal"`` or ``"gaussian"`` canaries; chosen by the dimension if None.
-        delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
+        delta: The δ at which ε is stated: that of ``claim`` by default, else 1e-5.
         confidence: Confidence of bounds and intervals.
-        theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.
+        claim: The claimed guarantee, such as ``coalmine.Claim(epsilon=2.0, delta=1e-5)``.
         calls: Number of further calls for the battery, at least 16, or 0 for none; by default chosen by ``dim``.
         layers: The tensors that make up the vector, for the sentences of findings: sizes or shapes by name, a list of
             sizes, a module or a state dict.
@@ -111,7 +111,7 @@ def audit_mechanism(
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
-        The lower bound and estimates of ε, compared with ``theory`` if that is passed.
+        The lower bound and estimates of ε, compared with ``claim`` if that is passed.
 
     Raises:
         InputError: If the mechanism fails or returns something else than ``dim`` finite numbers, or if the canaries do
@@ -125,13 +125,13 @@ def audit_mechanism(
     start = time.perf_counter()
     if norm not in ("l1", "l2"):
         raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
-    delta = common_delta(delta, theory)
+    delta = common_delta(delta, claim)
     findings: list[Finding] = []
     of_clients = None
     if clients is not None:
         from coalmine.methods.mechanism.clients import ClientMechanism  # replaying needs torch
 
-        noise = None if theory is None else theory.noise_multiplier
+        noise = None if claim is None else claim.noise_multiplier
         of_clients = mechanism = ClientMechanism(
             mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, norm=norm, seed=seed
         )
@@ -154,13 +154,13 @@ def audit_mechanism(
     length = float(np.linalg.norm(released.astype(np.float64)))
     scores = cosines(updates, released.astype(np.float32), length)
     null = cosine_null(updates)
-    battery = theory is not None and theory.epsilon < math.inf and calls != 0
+    battery = claim is not None and claim.epsilon < math.inf and calls != 0
     test, warnings = normality(scores[members], "inserted")
     detects: float | None = None
-    if battery and theory is not None:
+    if battery and claim is not None:
         tensors = None if layers is None else Layers.of(layers).check(dim)
         noise_findings, weak, detects = _battery(
-            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, norm=norm, seed=seed
+            mechanism, claim, dim=dim, calls=checked_calls(calls, dim), layers=tensors, norm=norm, seed=seed
         )
         if of_clients is not None and noise_findings:
             of_clients.check_steady()
@@ -174,11 +174,11 @@ def audit_mechanism(
         design="fixed",
         delta=delta,
         confidence=confidence,
-        theory=theory,
+        claim=claim,
         checks_detect=detects,
     )
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
-    return AuditResult(
+    return Result(
         method="mechanism",
         view="release",
         unit=APPLICATION,
@@ -188,7 +188,7 @@ def audit_mechanism(
         estimates=evidence.estimates,
         scores=evidence.scores,
         null=f"cosine:{null.dim}",
-        theory=theory,
+        claim=claim,
         claim_test=evidence.claim_test,
         recipe=evidence.recipe,
         checks=tuple(map(str, ([] if clients is None else [Check.SENSITIVITY]) + (list(CHECKS) if battery else []))),
@@ -202,18 +202,18 @@ def audit_mechanism(
 
 
 def _battery(
-    mechanism: MechanismFunction, theory: Theory, *, dim: int, calls: int, layers: Layers | None, norm: str, seed: int
+    mechanism: MechanismFunction, claim: Claim, *, dim: int, calls: int, layers: Layers | None, norm: str, seed: int
 ) -> tuple[list[Finding], list[str], float | None]:
     """Return what the battery found; if nothing, a warning if half of the noise would pass, or else what to state.
 
     That is the detectable share of the noise, or for a claim without a noise multiplier the claimed ε over the
     detectable one.
     """
-    claim, noise = theory.curve(), theory.noise_multiplier or _gaussian(theory)
+    curve, noise = claim.curve(), claim.noise_multiplier or _gaussian(claim)
     findings = check_noise(
         lambda total: applied(mechanism, total),
         dim=dim,
-        claim=claim,
+        claim=curve,
         calls=calls,
         noise_multiplier=noise if norm == "l2" else None,  # that of Gaussian noise, which ℓ₁ does not limit
         layers=layers,
@@ -222,12 +222,12 @@ def _battery(
         waves=norm == "l2",
     )
     canaries = canaries_to_guess(dim, calls)
-    weak = "" if findings else weakness(claim, noise_multiplier=noise, canaries=canaries, rate=CHECK_RATE)
+    weak = "" if findings else weakness(curve, noise_multiplier=noise, canaries=canaries, rate=CHECK_RATE)
     if findings or weak or noise is None or norm == "l1":  # what would be stated is about Gaussian noise
         return findings, [f"{weak}: use more calls"] if weak else [], None
-    if theory.noise_multiplier is not None:
+    if claim.noise_multiplier is not None:
         return findings, [], HALF_THE_NOISE
-    return findings, [], theory.epsilon / float(epsilon_gaussian(HALF_THE_NOISE * noise, theory.delta))
+    return findings, [], claim.epsilon / float(epsilon_gaussian(HALF_THE_NOISE * noise, claim.delta))
 
 
 def _for_l1(mechanism: MechanismFunction) -> MechanismFunction:
@@ -254,9 +254,9 @@ def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.gener
     return released
 
 
-def _gaussian(theory: Theory) -> float | None:
+def _gaussian(claim: Claim) -> float | None:
     """Return the noise multiplier of one Gaussian mechanism that keeps a claim, if any does."""
-    return sigma_gaussian(theory.epsilon, theory.delta) if theory.epsilon > 0 and theory.delta > 0 else None
+    return sigma_gaussian(claim.epsilon, claim.delta) if claim.epsilon > 0 and claim.delta > 0 else None
 
 
 def checked_calls(calls: int | None, dim: int) -> int:

@@ -32,7 +32,7 @@ class MechanismJob(Job):
             family=settings.family,
             delta=settings.delta,
             confidence=settings.confidence,
-            theory=settings.theory(),
+            claim=settings.stated_claim(),
             calls=settings.calls,
             layers=settings.tensors(),
             clients=settings.clients,

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coalmine import accounting
-from coalmine.accounting.sampling import EveryRound
+from coalmine import claims
+from coalmine.claims.sampling import EveryRound
 from coalmine.config import SettingError, Settings
 from coalmine.layers import Layers
 from coalmine.methods.mechanism.audit import MechanismFunction, gaussian_mechanism
@@ -131,12 +131,10 @@ class MechanismSettings(Settings):
             )
         return tensors.dim
 
-    def theory(self) -> accounting.Theory | None:
+    def stated_claim(self) -> claims.Claim | None:
         """Return the claimed guarantee, or None if there is none."""
         if self.claim is not None:
-            return accounting.claimed(self.claim, self.delta)
+            return claims.Claim(epsilon=self.claim, delta=self.delta)
         if not self.noise_multiplier:
             return None
-        return accounting.theory(
-            noise_multiplier=self.noise_multiplier, sampling=EveryRound(), rounds=1, delta=self.delta
-        )
+        return claims.Claim(noise_multiplier=self.noise_multiplier, sampling=EveryRound(), rounds=1, delta=self.delta)

@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
-from coalmine.accounting.claims import TrainingClaim
-from coalmine.accounting.sampling import EveryRound, Sampling
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
+from coalmine.claims import Claim
+from coalmine.claims.sampling import EveryRound, FixedSize, Observed, Poisson, Sampling, parse_sampling
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import rough_epsilon
 from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, parsed_dim
-from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds, tightest_theory
+from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.result import one_shot_result
 from coalmine.methods.one_shot.scaled import clip_scale, matched_filter, noise_scale
@@ -32,7 +30,7 @@ from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.finding import Check, Finding
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.stats import Null
 from coalmine.stats.rank_tests import Design
 from coalmine.vectors import AnyVector, check_flat, flat, to_numpy
@@ -58,8 +56,8 @@ class OneShot(Audit):
             many detect missing noise, and what they cost.
         view: What the adversary sees: ``"final"``, ``"final-change"``, ``"updates"``, ``"every:N"`` or
             ``"rounds:A,B"`` (see `parse_view`).
-        participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"fixed:SHARE"``, ``"epochs:N"``,
-            ``"last:N"``, or a `Participation`.
+        participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"epochs:N"``, ``"last:N"``,
+            ``"fixed:SIZE/POPULATION"``, or a `Sampling`.
         score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None.
         design: ``"coin-flips"`` inserts each canary with probability one half, as the one-run bound needs;
             ``"fixed"`` inserts exactly ``canaries`` of them, as the paper does.
@@ -89,7 +87,7 @@ class OneShot(Audit):
         ...     total = planted.total + rng.normal(0, 2.0, 5_000)  # plus your clients' clipped updates
         ...     update = (total / planted.clients).astype(np.float32)
         ...     audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
-        >>> result = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+        >>> result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
         >>> result.verdict.value
         'not refuted'
     """
@@ -101,7 +99,7 @@ class OneShot(Audit):
         rounds: int,
         canaries: int = 1000,
         view: str = "final",
-        participation: str | Participation = "epochs:1",
+        participation: str | Sampling = "epochs:1",
         score: str | None = None,
         design: Design = "coin-flips",
         family: str | None = None,
@@ -117,11 +115,13 @@ class OneShot(Audit):
         self.seed = check_count("seed", seed, least=0)
         self.design: Design = design
         self.norm = None if norm is None else check_positive("norm", norm)
-        self.participation = parse_participation(participation) if isinstance(participation, str) else participation
-        check_kind("participation", self.participation, Participation, "a text such as epochs:1 or a Participation")
+        self.participation = parse_sampling(participation) if isinstance(participation, str) else participation
+        check_kind("participation", self.participation, Sampling, "a text such as epochs:1 or a Sampling")
         check_canaries(self.canaries, design)
         self._count = 2 * self.canaries
         self.participation.check(self._count, self.rounds)
+        self._drawn: dict[int, Ints] = {}  # canaries of each round, where the training draws them itself
+        self._largest_draw: FixedSize | None = None
         self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
@@ -150,6 +150,7 @@ class OneShot(Audit):
             rounds=self.rounds,
             score=score,
             initial=initial,
+            drawn=self._drawn,
             weights=matched_filter(self._canaries.scale, self._noise_scale),
         )
         self.view, self.views, self.score = view, (self._record.view,), self._record.score
@@ -327,7 +328,8 @@ class OneShot(Audit):
         """Record an aborted round: it counts as one without canaries."""
         if trial is None:
             self._record.skip(round)
-            self.participation.record_aborted(round)
+            if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
+                self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
         """Return the canaries of a round, inserted and held out; all of them if the training draws.
@@ -337,7 +339,7 @@ class OneShot(Audit):
         """
         if trial is not None or not self._plants:
             return ()
-        if self.participation.drawn_by_training:
+        if isinstance(self.participation, Observed):
             return range(self._count)
         present = self._record.present(round)
         if self.design == "fixed" and len(present) == self._count:
@@ -346,14 +348,18 @@ class OneShot(Audit):
 
     def sampled(self, round: int, nodes: int, available: int) -> None:
         """Record how many nodes the training drew, and warn if that is a larger share than declared."""
-        warning = self.participation.record_draw(round, nodes, available)
-        if warning is not None:
-            self.note(warning)
+        declared = self._largest_draw or self.participation
+        if isinstance(declared, FixedSize) and nodes > (declared.rate or 1.0) * available:
+            self._largest_draw = FixedSize(nodes, available)
+            self.note(
+                f"round {round}: {nodes} of {available} nodes were sampled, a larger share than the declared "
+                f"{declared.size} of {declared.population}; the claim accounts for it"
+            )
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record the canaries that the training drew, or check that it drew all that are due."""
-        if trial is None and self._plants and self.participation.drawn_by_training:
-            self.participation.record(round, seats)
+        if trial is None and self._plants and isinstance(self.participation, Observed):
+            self._drawn[round] = np.sort(np.asarray(seats, dtype=np.int64))
         else:
             super().took_part(round, seats, trial)
 
@@ -388,15 +394,15 @@ class OneShot(Audit):
         *,
         delta: float | None = None,
         confidence: float = 0.95,
-        theory: Theory | None = None,
+        claim: Claim | None = None,
         metrics: Mapping[str, float] | None = None,
-    ) -> AuditResult:
+    ) -> Result:
         """Return the evidence about ε after the training.
 
         Args:
-            delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
+            delta: The δ at which ε is stated: that of ``claim`` by default, else 1e-5.
             confidence: Confidence of bounds and intervals.
-            theory: The claimed guarantee. `theory` computes the one that fits these canaries and this score.
+            claim: What the training claims. `tested_claim` says what it promises to these canaries.
             metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
@@ -404,9 +410,15 @@ class OneShot(Audit):
                 ``delta`` differs from the claim's.
         """
         self._record.log.check_complete(self._record.view, self.view)
-        result = one_shot_result(
-            self, self._record, self._inspection, delta=delta, confidence=confidence, theory=theory
-        )
+        tested = None if claim is None else self.tested_claim(claim)
+        if claim is not None and tested is not None and not self._is_like_members(claim):
+            # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
+            # their own, which other draws do not refute.
+            self._inspection.sampling = self._inspection.claimed_sampling(claim) or EveryRound()
+        result = one_shot_result(self, self._record, self._inspection, delta=delta, confidence=confidence, claim=tested)
+        if claim is not None and not self._is_like_members(claim):
+            findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in result.findings]
+            result = replace(result, findings=findings)
         self._finished = True
         return replace(
             result,
@@ -414,26 +426,6 @@ class OneShot(Audit):
             timing={"audit_s": self._seconds},
             config=self._config() | self._record.log.clipping(),
         )
-
-    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result compared with the claim for canaries that take part as these do; for integrations."""
-        like_members = self.participation == parse_participation(claim.participation)
-        # A score that uses each canary's rounds forgoes the amplification that secret sampling gives.
-        if like_members and not (claim.secret and self.knows_rounds):
-            theory = claim.theory
-        else:
-            theory = claim.for_sampling(self.sampling)
-        # How members are drawn is part of their claim. Canaries that take part in another way have a claim of their
-        # own, which other draws do not refute.
-        self._inspection.sampling = None
-        if not like_members:
-            self._inspection.sampling = self._inspection.claimed_sampling(claim.theory) or EveryRound()
-        self._inspection.noise_schedule = claim.noise_schedule
-        result = self.result(confidence=confidence, theory=theory, metrics=metrics)
-        if like_members:
-            return result
-        findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in result.findings]
-        return replace(result, findings=findings)
 
     # The claim
 
@@ -462,27 +454,38 @@ class OneShot(Audit):
         """Sampling to account for, against an adversary who knows what the score uses."""
         if self.knows_rounds:
             return sampling_of_known_rounds(self._record.present, count=self._count, rounds=self.rounds)
-        return self.participation.sampling(self._count, self.rounds)
+        return self._largest_draw or self.participation.accounted(self._count, self.rounds)
 
-    def theory(self, *, noise_multiplier: float, delta: float, accountant: str | None = None) -> Theory:
-        """Return the guarantee that the training claims for these canaries.
+    def _is_like_members(self, claim: Claim) -> bool:
+        """Whether canaries take part as those do whom the claim protects."""
+        return self.participation == (self.members_participation or claim.sampling)
 
-        It differs from the clients' guarantee if the canaries take part in another way, or if the score knows rounds
-        that the clients' guarantee assumes to be secret.
+    def tested_claim(self, claim: Claim) -> Claim:
+        """Return what a training's claim promises to these canaries, which is what their scores can test.
+
+        That is the claim itself if they take part like the clients, and if the score does not know rounds that the
+        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds. An ε that
+        somebody stated without the noise behind it is tested as it is.
 
         Args:
-            noise_multiplier: Noise standard deviation on the sum over the clip norm.
-            delta: The δ at which ε is stated.
-            accountant: ``"pld"``, ``"rdp"`` or ``"rdp-mironov"``; the tightest that fits if None.
+            claim: The training's claim. Its rounds are the audit's unless it states others.
 
         Example:
-            >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="every-round")
-            >>> round(audit.theory(noise_multiplier=4.0, delta=1e-5).epsilon, 2)
-            3.34
+            >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="last:2")
+            >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
+            1.37
         """
-        return tightest_theory(
-            self.sampling, noise_multiplier=noise_multiplier, rounds=self.rounds, delta=delta, accountant=accountant
-        )
+        if claim.rounds is None:
+            claim = claim.replace(rounds=self.rounds)
+        secret = isinstance(claim.sampling, Poisson | FixedSize)
+        unchanged = self._is_like_members(claim) and not (secret and self.knows_rounds)
+        if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
+            return claim
+        # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is
+        # never more private, can have the smaller ε.
+        sampling = self.sampling
+        candidates = [sampling, EveryRound()] if isinstance(sampling, FixedSize) else [sampling]
+        return min((claim.replace(sampling=candidate) for candidate in candidates), key=lambda tested: tested.epsilon)
 
     # Checkpoints
 

@@ -13,8 +13,8 @@ from functools import cache, cached_property
 import numpy as np
 from scipy import stats
 
-from coalmine.accounting import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling, Theory, parse_sampling
 from coalmine.arrays import Floats
+from coalmine.claims import AtMost, Claim, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import check_confidence, check_probability
 from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
@@ -40,8 +40,8 @@ def participation_rate(sampling: Sampling, rounds: int) -> float:
         0.25
     """
     match sampling:
-        case OncePerEpoch():
-            return 1 / min(sampling.rounds_per_epoch, rounds)
+        case Epochs():
+            return min(1.0, sampling.epochs / rounds)
         case AtMost():
             return min(1.0, sampling.times / rounds)
         case _:
@@ -66,7 +66,7 @@ class AuditPower:
     """The power of an audit's test of a claim, by share of the noise and number of canaries.
 
     Args:
-        theory: The claim, with a noise multiplier.
+        claim: The claim, with a noise multiplier.
         view: What the adversary sees.
         rate: Share of the rounds that a canary takes part in.
         confidence: One minus the false-alarm rate of the test.
@@ -74,22 +74,22 @@ class AuditPower:
             directions and do not disturb each other.
 
     Example:
-        >>> from coalmine.accounting import EveryRound, theory
-        >>> claim = theory(noise_multiplier=3.0, sampling=EveryRound(), rounds=10, delta=1e-5)
-        >>> power = AuditPower(theory=claim, view="updates", rate=1.0)
+        >>> from coalmine.claims import Claim, EveryRound
+        >>> claim = Claim(noise_multiplier=3.0, sampling=EveryRound(), rounds=10, delta=1e-5)
+        >>> power = AuditPower(claim=claim, view="updates", rate=1.0)
         >>> power.exact_null(0.5, 50) > 0.95, power.exact_null(1.0, 50) < 0.05
         (True, True)
     """
 
     def __init__(
-        self, *, theory: Theory, view: str, rate: float, confidence: float = 0.95, dim: int | None = None
+        self, *, claim: Claim, view: str, rate: float, confidence: float = 0.95, dim: int | None = None
     ) -> None:
-        self.theory, self.view, self.rate, self.dim = theory, view, rate, dim
-        self._alpha, self._sampling = 1 - check_confidence(confidence), parse_sampling(theory.sampling)
-        self._curve = cache(theory.curve)
+        self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
+        self._alpha, self._sampling = 1 - check_confidence(confidence), claim.sampling
+        self._curve = cache(claim.curve)
         self.exact_null, self.counted = cache(self._exact_null), cache(self._counted)
         self._secret_rounds = cache(
-            lambda noise: secret_rounds_curve(noise * (theory.noise_multiplier or 0.0), rate, theory.rounds)
+            lambda noise: secret_rounds_curve(noise * (claim.noise_multiplier or 0.0), rate, claim.rounds or 0)
         )
         self._rank_sum = cache(_rank_sum)
 
@@ -104,8 +104,8 @@ class AuditPower:
         match self._sampling:
             case Poisson() | FixedSize():
                 secret = True
-            case OncePerEpoch():
-                secret = self._sampling.rounds_per_epoch < self.theory.rounds
+            case Epochs():
+                secret = self._sampling.epochs > 1
             case _:
                 secret = False
         return "counted" if self.view == "updates" and secret else "exact-null"
@@ -114,7 +114,7 @@ class AuditPower:
     def notes(self) -> tuple[str, ...]:
         """Sentences on what the power does not cover."""
         notes = []
-        if self.view == "updates" and isinstance(self._sampling, OncePerEpoch):
+        if self.view == "updates" and isinstance(self._sampling, Epochs):
             notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
         if self.view.startswith(("every", "rounds")):
             notes.append(
@@ -134,10 +134,10 @@ class AuditPower:
         # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
         # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
         # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
-        sigma, variance = noise * (self.theory.noise_multiplier or 0.0), 0.0
+        sigma, variance = noise * (self.claim.noise_multiplier or 0.0), 0.0
         if isinstance(self._sampling, Poisson):
             variance = self.rate * (1 - self.rate) / sigma**2
-        return GaussianDP(self.rate * math.sqrt(self.theory.rounds) / sigma * math.sqrt(2 / (2 + variance)))
+        return GaussianDP(self.rate * math.sqrt(self.claim.rounds or 0) / sigma * math.sqrt(2 / (2 + variance)))
 
     def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
         """Return the smallest number of canaries with which ``of`` reaches a power, or None if none does."""

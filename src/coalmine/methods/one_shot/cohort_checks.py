@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting.sampling import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling
 from coalmine.arrays import Ints
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
 from coalmine.results.finding import Check, Finding
 from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain
@@ -54,7 +54,7 @@ class CohortRecord:
         Args:
             clients: Identifiers of the clients that took part, or only their number.
             available: Number of clients that could have taken part.
-            epoch: Rounds per epoch, if the claim has epochs.
+            epoch: First round of the current epoch, if the claim has epochs.
 
         Raises:
             InputError: If more clients took part than were available, or one is listed twice.
@@ -80,7 +80,7 @@ class CohortRecord:
         if round > 0:
             self._watch(present, round, available)
         if epoch is not None:
-            again = present & (self.last >= round // epoch * epoch)
+            again = present & (self.last >= epoch)
             self.too_soon |= {int(self.ids[i]): round for i in np.flatnonzero(again)}
         self.times += present
         self.last[present] = round
@@ -138,7 +138,7 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
             return _drawn(record, sampling, level)
         case AtMost():
             return _too_often(record, sampling)
-        case OncePerEpoch():
+        case Epochs():
             return _too_soon(record, sampling)
     return _repeated(record)
 
@@ -147,13 +147,13 @@ def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) ->
     """Return contradictions to random draws."""
     findings: list[Finding] = []
     tests: list[_Test] = []
-    rate, available = float(sampling.rate), int(record.available.sum())
+    rate, available = float(sampling.rate or 0.0), int(record.available.sum())
     total = int(record.sizes.sum())
     steady = True
     if isinstance(sampling, FixedSize):
         largest = int(np.argmax(record.sizes / record.available))
         size, of = int(record.sizes[largest]), int(record.available[largest])
-        if size * sampling.population > sampling.size * of:
+        if size > (sampling.rate or 1.0) * of * (1 + 1e-12):
             sentence = f"{size} of {of} clients took part in round {largest}, more than {_named(sampling)} claims"
             findings.append(Finding(check=Check.PARTICIPATION, sentence=sentence))
         rate = total / available  # the sizes are public; who fills them is what is tested
@@ -237,12 +237,12 @@ def _too_often(record: CohortRecord, sampling: AtMost) -> list[Finding]:
     ]
 
 
-def _too_soon(record: CohortRecord, sampling: OncePerEpoch) -> list[Finding]:
+def _too_soon(record: CohortRecord, sampling: Epochs) -> list[Finding]:
     if not record.too_soon:
         return []
     client, round = next(iter(record.too_soon.items()))
     sentence = (
-        f"{len(record.too_soon)} clients took part twice in an epoch of {sampling.rounds_per_epoch} rounds, such as "
+        f"{len(record.too_soon)} clients took part twice in one of {sampling.epochs} epochs, such as "
         f"client {client} in round {round}."
     )
     return [Finding(check=Check.PARTICIPATION, sentence=sentence)]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
+from coalmine.claims.sampling import Sampling
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import History, Observation, Score
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
@@ -46,7 +46,7 @@ class Evidence:
         score: type[Score],
         canaries: UpdateCanaries,
         *,
-        participation: Participation,
+        participation: Sampling,
         shared_rounds: bool,
     ) -> None:
         self._canaries = canaries

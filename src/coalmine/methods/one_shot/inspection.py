@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
-from coalmine.accounting.sampling import FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
 from coalmine.arrays import Floats
-from coalmine.errors import InputError
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Epochs, FixedSize, Poisson, Sampling
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
@@ -103,7 +101,9 @@ class Inspection:
 
     def cohort(self, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round."""
-        epoch = self.sampling.rounds_per_epoch if isinstance(self.sampling, OncePerEpoch) else None
+        epoch = None
+        if isinstance(self.sampling, Epochs):
+            epoch = self.sampling.epoch(self.rounds, min(self._cohorts.rounds, self.rounds - 1))[1]
         self._cohorts.add(clients, available, epoch)
 
     def looked_at(self, check: str) -> None:
@@ -114,18 +114,18 @@ class Inspection:
     # After the training
 
     def findings(
-        self, theory: Theory | None, strata: StrataEvidence | None, members: npt.NDArray[np.bool_]
+        self, claim: Claim | None, strata: StrataEvidence | None, members: npt.NDArray[np.bool_]
     ) -> tuple[list[str], list[Finding]]:
         """Return the names of the checks that were made, and what they found.
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
         """
-        made, noise, sampling = list(self._looked_at), self._claimed_noise(theory), self.claimed_sampling(theory)
+        made, noise, sampling = list(self._looked_at), self._claimed_noise(claim), self.claimed_sampling(claim)
         if noise is not None and self._noise is not None:
             made += NOISE_CHECKS
         if self._cohorts.rounds:
             made.append(Check.PARTICIPATION)
-        claim = theory if theory is not None and math.isfinite(theory.epsilon) else None
+        claim = claim if claim is not None and math.isfinite(claim.epsilon) else None
         if strata is not None and claim is not None:
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
@@ -180,12 +180,12 @@ class Inspection:
             return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
         return []
 
-    def _claimed_noise(self, theory: Theory | None) -> Floats | None:
+    def _claimed_noise(self, claim: Claim | None) -> Floats | None:
         """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
-        if theory is None:
+        if claim is None:
             return None
-        schedule = theory.noise_schedule or self.noise_schedule
-        noise = np.full(self.rounds, theory.noise_multiplier or self.noise_multiplier or 0.0)
+        schedule = claim.noise_schedule or self.noise_schedule
+        noise = np.full(self.rounds, claim.noise_multiplier or self.noise_multiplier or 0.0)
         if schedule:
             each = np.repeat([z for z, _ in schedule], [count for _, count in schedule])[: self.rounds]
             noise = np.concatenate([each, np.full(self.rounds - len(each), min(z for z, _ in schedule))])
@@ -195,14 +195,11 @@ class Inspection:
             return None
         return noise
 
-    def claimed_sampling(self, theory: Theory | None) -> Sampling | None:
+    def claimed_sampling(self, claim: Claim | None) -> Sampling | None:
         """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
-        if self.sampling is not None or theory is None:
+        if self.sampling is not None or claim is None:
             return self.sampling
-        with suppress(InputError):  # sampling that is not one of ours
-            sampling = parse_sampling(theory.sampling)
-            return sampling if isinstance(sampling, Poisson | FixedSize) else None
-        return None
+        return claim.sampling if isinstance(claim.sampling, Poisson | FixedSize) else None
 
     @property
     def _record(self) -> NoiseRecord:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coalmine.accounting import theory
+from coalmine.claims import Claim
+from coalmine.claims.sampling import FixedSize, Sampling, parse_sampling
 from coalmine.errors import InputError
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.audit_power import AuditPower
-from coalmine.methods.one_shot.participation import PARTICIPATIONS, parse_participation
 from coalmine.methods.one_shot.planning import default_canaries
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Audit
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.training import Training
 from coalmine.vectors import AnyVector, flat
@@ -58,12 +58,14 @@ class OneShotJob(Job):
             method="one-shot", results=[self._result(audit, trained, metrics) for audit in self._audits]
         )
 
-    def _result(self, audit: OneShot, trained: Training, metrics: Mapping[str, float]) -> AuditResult:
-        settings, mechanism = self._context.settings, trained.mechanism
-        theory = None
+    def _result(self, audit: OneShot, trained: Training, metrics: Mapping[str, float]) -> Result:
+        settings, mechanism, training = self._context.settings, trained.mechanism, self._context.training
+        claim = None
         if mechanism.private:
-            theory = audit.theory(noise_multiplier=mechanism.noise_multiplier, delta=settings.delta)
-        result = audit.result(delta=settings.delta, confidence=settings.confidence, theory=theory, metrics=metrics)
+            assert training is not None
+            sampling = _participation(settings, training, len(trained.data))
+            claim = Claim(noise_multiplier=mechanism.noise_multiplier, sampling=sampling, delta=settings.delta)
+        result = audit.result(delta=settings.delta, confidence=settings.confidence, claim=claim, metrics=metrics)
         used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
         return replace(result, config=self._context.config | used)
 
@@ -102,19 +104,19 @@ def build_audits(
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
-    participation, rounds = parse_participation(_participation(settings, training, population)), training.rounds
-    rates = [participation.rate(_ANY_NUMBER, rounds, round) for round in range(rounds)]
+    participation, rounds = _participation(settings, training, population), training.rounds
+    rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
     power = None
     if training.noise_multiplier > 0 and rounds > 0:
         with suppress(InputError):  # an ε beyond what accountants compute
-            claim = theory(
+            claim = Claim(
                 noise_multiplier=training.noise_multiplier,
-                sampling=participation.sampling(_ANY_NUMBER, rounds),
+                sampling=participation.accounted(_ANY_NUMBER, rounds),
                 rounds=rounds,
                 delta=settings.delta,
             )
-            power = AuditPower(theory=claim, view=settings.view[0], rate=float(np.mean(rates)))
-    clients = training.cohorts().expected(population, 0)
+            power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
+    clients = training.sampling().expected(population, rounds, 0)
     return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
 
 
@@ -123,20 +125,9 @@ def _score(settings: OneShotSettings, view: str) -> str | None:
     return None if len(settings.view) > 1 and view.startswith("final") else settings.score
 
 
-def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> str:
+def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> Sampling:
     """Return the participation, for ``clients`` that of the training's cohorts."""
-    training.cohorts()  # raises if the cohort cannot be parsed
     if settings.participation != "clients":
-        return settings.participation
-    kind, _, rest = training.cohort.partition(":")
-    match kind:
-        case "poisson":
-            return training.cohort
-        case "fixed":
-            return f"fixed:{int(rest) / population!r}"
-        case "epoch" if training.rounds % int(rest) == 0:
-            return f"epochs:{training.rounds // int(rest)}"
-    raise InputError(
-        f"canaries cannot take part like clients with cohort={training.cohort} and {training.rounds} rounds: choose "
-        f"participation={PARTICIPATIONS}"
-    )
+        return parse_sampling(settings.participation)
+    sampling = training.sampling()
+    return FixedSize(sampling.size, population) if isinstance(sampling, FixedSize) else sampling

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coalmine import accounting
-from coalmine.accounting import Sampling, Theory, parse_sampling
+from coalmine import claims
+from coalmine.claims import Claim, Sampling, parse_sampling
 from coalmine.errors import check_count, check_kind, check_positive
 from coalmine.methods.one_shot.audit_power import MOST_TRIED, AuditPower, participation_rate
 from coalmine.methods.one_shot.costs import extra_noise, step_left
@@ -60,7 +60,7 @@ class Plan:
     """What an audit with random updates can detect, and what it costs. `plan` makes it.
 
     Args:
-        theory: The claim.
+        claim: The claim.
         view: What the adversary sees.
         test: Whether the audit knows the null distribution of its scores, ``"exact-null"``, or counts, ``"counted"``.
         confidence: One minus the false-alarm rate of the test.
@@ -72,7 +72,7 @@ class Plan:
         notes: Sentences on what the numbers do not cover.
     """
 
-    theory: Theory
+    claim: Claim
     view: str
     test: str
     confidence: float
@@ -87,7 +87,7 @@ class Plan:
     def summary(self) -> str:
         """What is needed to detect half the noise, in a few sentences."""
         row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
-        claim = f"The claim is ε = {self.theory.epsilon:.3g} at δ = {self.theory.delta:g}."
+        claim = f"The claim is ε = {self.claim.epsilon:.3g} at δ = {self.claim.delta:g}."
         if row.canaries is None:
             needed = f"{MOST_TRIED:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
         else:
@@ -201,16 +201,14 @@ def plan(
     scheme = parse_sampling(sampling) if isinstance(sampling, str) else sampling
     check_kind("sampling", scheme, Sampling, "a text such as poisson:0.01 or a Sampling")
     check_positive("noise_multiplier", noise_multiplier)
-    theory = accounting.theory(
+    claim = claims.Claim(
         noise_multiplier=noise_multiplier, sampling=scheme, rounds=check_count("rounds", rounds), delta=delta
     )
     clients = None if clients is None else check_positive("clients", clients)
     dim = None if dim is None else check_count("dim", dim, least=2)
-    power = AuditPower(
-        theory=theory, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim
-    )
+    power = AuditPower(claim=claim, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim)
     return Plan(
-        theory=theory,
+        claim=claim,
         view=view,
         test=power.test,
         confidence=confidence,
@@ -256,7 +254,7 @@ def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, 
     exact_null, counted = (power.needed(of, noise, wanted) for of in (power.exact_null, power.counted))
     canaries = counted if power.test == "counted" else exact_null
     per_round = None if canaries is None else canaries * power.due
-    noise_multiplier = power.theory.noise_multiplier or 0.0
+    noise_multiplier = power.claim.noise_multiplier or 0.0
     return PlannedNumber(
         noise=noise,
         power=wanted,

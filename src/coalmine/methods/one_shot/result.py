@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.cautions import cautions
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.methods.one_shot.views import adversary
-from coalmine.results.result import AuditResult, common_delta
+from coalmine.results.result import Result, common_delta
 from coalmine.results.units import USER
 from coalmine.stats import CosineNull
 
@@ -25,17 +25,17 @@ def one_shot_result(
     *,
     delta: float | None,
     confidence: float,
-    theory: Theory | None,
-) -> AuditResult:
+    claim: Claim | None,
+) -> Result:
     """Return what an audit has found, without its settings and times.
 
     Args:
         audit: The audit.
         record: What its view has shown.
         inspection: What its checks have recorded.
-        delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
+        delta: The δ at which ε is stated: that of ``claim`` by default, else 1e-5.
         confidence: Confidence of bounds and intervals.
-        theory: The claimed guarantee.
+        claim: The claimed guarantee.
     """
     inserted, held_out = record.scores()
     null = record.null()
@@ -45,14 +45,14 @@ def one_shot_result(
         null=null,
         signs=audit.family == "hadamard",
         design=audit.design,
-        delta=common_delta(delta, theory),
+        delta=common_delta(delta, claim),
         confidence=confidence,
-        theory=theory,
+        claim=claim,
         expected=record.evidence.expected_separation(),
     )
     test, warnings = normality(inserted, "inserted")
-    checks, findings = inspection.findings(theory, record.in_tensors, audit.members)
-    return AuditResult(
+    checks, findings = inspection.findings(claim, record.in_tensors, audit.members)
+    return Result(
         method="one-shot",
         view=audit.view,
         unit=USER,
@@ -62,13 +62,13 @@ def one_shot_result(
         estimates=evidence.estimates,
         scores=evidence.scores,
         null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
-        theory=theory,
+        claim=claim,
         claim_test=evidence.claim_test,
         recipe=evidence.recipe,
         checks=checks,
         findings=findings,
         ceiling=evidence.ceiling,
-        warnings=[*warnings, *cautions(audit, theory), *audit.notes],
+        warnings=[*warnings, *cautions(audit, claim), *audit.notes],
         metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test},
         arrays=record.canaries_by_score(),
     )

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
+from coalmine.claims.sampling import Epochs, Sampling
 from coalmine.errors import InputError, did_you_mean
-from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import View
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
@@ -65,7 +65,7 @@ class History:
 
     count: int
     cosine: CosineNull
-    participation: Participation
+    participation: Sampling
     shared_rounds: bool
     releases: int = 0
     times: Ints = field(init=False)
@@ -267,7 +267,7 @@ class LikelihoodRatio(Score):
         """
         if self.history.shared_rounds:
             return self.history.cosine
-        return LikelihoodRatioNull() if self.history.participation.is_one_secret_round else None
+        return LikelihoodRatioNull() if self.history.participation == Epochs(1) else None
 
 
 def log_likelihood_ratios(observation: Observation, dim: int) -> Floats:

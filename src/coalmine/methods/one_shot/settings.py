@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from coalmine.claims.sampling import FORMS, parse_sampling
 from coalmine.config import Settings
-from coalmine.methods.one_shot.participation import PARTICIPATIONS, parse_participation
 from coalmine.methods.one_shot.scores import SCORES
 from coalmine.methods.one_shot.views import VIEWS, parse_view
 
@@ -31,9 +31,7 @@ class OneShotSettings(Settings):
     view: Annotated[tuple[str, ...], BeforeValidator(_split_views)] = Field(
         ("final",), description=f"what the adversary sees, one or several: {', '.join(VIEWS)}"
     )
-    participation: str = Field(
-        "clients", description=f"when canaries take part: clients (like the clients), {PARTICIPATIONS}"
-    )
+    participation: str = Field("clients", description=f"when canaries take part: clients (like the clients), {FORMS}")
     score: str | None = Field(
         None,
         examples=["cosine"],
@@ -71,5 +69,5 @@ class OneShotSettings(Settings):
     def _check_participation(cls, value: str) -> str:
         """Check the participation where its line in the file is known."""
         if value != "clients":
-            parse_participation(value)
+            parse_sampling(value)
         return value

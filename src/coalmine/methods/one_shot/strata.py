@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Sampling
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.evidence import Evidence
-from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import Max, Sum
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.methods.one_shot.views import shows_one_release
@@ -230,9 +230,7 @@ class StrataEvidence:
         shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
     """
 
-    def __init__(
-        self, strata: Sequence[Stratum], view: View, *, participation: Participation, shared_rounds: bool
-    ) -> None:
+    def __init__(self, strata: Sequence[Stratum], view: View, *, participation: Sampling, shared_rounds: bool) -> None:
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
         score = Sum if shared_rounds and not shows_one_release(view) else Max
         self._strata = strata
@@ -254,12 +252,12 @@ class StrataEvidence:
                 due_here = due[stratum.indices]
                 evidence.add(taken[part], length, due=due_here, shift=shift, rate=rate, ends_epoch=ends_epoch)
 
-    def findings(self, members: Bools, theory: Theory, *, level: float) -> list[Finding]:
+    def findings(self, members: Bools, claim: Claim, *, level: float) -> list[Finding]:
         """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
 
         Args:
             members: Which of all canaries are inserted.
-            theory: The claim.
+            claim: The claim.
             level: Significance of all strata together.
         """
         chances = [
@@ -269,7 +267,7 @@ class StrataEvidence:
         tested = sum(map(len, chances))
         if not tested:
             return []
-        curve = theory.curve()
+        curve = claim.curve()
         findings = []
         for stratum, likelihoods in zip(self._strata, chances, strict=True):
             # Under the claim a member's score is so unlikely with probability at most curve.tpr(likelihoods): a valid
@@ -277,7 +275,7 @@ class StrataEvidence:
             p_value = float(min(1.0, tested * curve.tpr(likelihoods).min())) if len(likelihoods) else 1.0
             if p_value <= level:
                 sentence = f"Canaries in {stratum.name} refute the claim"
-                share = _noise_at_most(theory, likelihoods, tested, level)
+                share = _noise_at_most(claim, likelihoods, tested, level)
                 if share is not None and share < 0.99:
                     sentence += f": at most {share:g} of the claimed noise is in effect there"
                 findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
@@ -309,11 +307,11 @@ class StrataEvidence:
             evidence.restore({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
 
 
-def _noise_at_most(theory: Theory, chances: Floats, tested: int, level: float) -> float | None:
+def _noise_at_most(claim: Claim, chances: Floats, tested: int, level: float) -> float | None:
     """Return the smallest of a few shares of the claimed noise that the canaries rule out, or None."""
-    if not theory.has_noise:
+    if not claim.has_noise:
         return None
     for share in _SHARES_OF_NOISE:
-        if tested * float(theory.curve(share).tpr(chances).min()) <= level:
+        if tested * float(claim.curve(share).tpr(chances).min()) <= level:
             return share
     return 1.0

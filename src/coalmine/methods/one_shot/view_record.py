@@ -8,11 +8,11 @@ from copy import deepcopy
 import numpy as np
 
 from coalmine.arrays import Array, Floats, Ints
+from coalmine.claims.sampling import Epochs, Sampling
 from coalmine.errors import InputError, check_positive
 from coalmine.methods.one_shot.arguments import check_initial, check_view
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.evidence import Evidence
-from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.round_log import RoundLog
 from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
@@ -32,6 +32,7 @@ class ViewRecord:
         rounds: Number of rounds of the training.
         score: Name of the score; the view's default if None.
         initial: The model before the first round, (dim,), for views that compare models.
+        drawn: Canaries of each round, where the training draws them itself.
         weights: What releases are multiplied by before canaries are compared with them, (dim,); None for 1.
     """
 
@@ -39,11 +40,12 @@ class ViewRecord:
         self,
         name: str,
         canaries: CanarySet,
-        participation: Participation,
+        participation: Sampling,
         *,
         rounds: int,
         score: str | None,
         initial: AnyVector | None,
+        drawn: Mapping[int, Ints],
         weights: Vector | None = None,
     ) -> None:
         self.name, self.view = name, parse_view(name)
@@ -53,7 +55,7 @@ class ViewRecord:
         self.initial = check_initial(initial, name, canaries.dim, names)
         self.log = RoundLog(rounds)
         self._canaries, self._participation, self._rounds = canaries, participation, rounds
-        self._weights = weights
+        self._weights, self._drawn = weights, drawn
         self._previous = self.initial  # the model that the next release is compared with
         self._due = np.zeros(canaries.count, dtype=np.int64)  # how often each canary was due since the last release
         shared = self._all_share_rounds()
@@ -68,11 +70,15 @@ class ViewRecord:
 
     def present(self, round: int) -> Ints:
         """Return the canaries due in a round, inserted and held out."""
-        return self._participation.present(self._canaries.count, self._rounds, self._canaries.seed, round)
+        if round in self._drawn:
+            return self._drawn[round]
+        return self._participation.draw(
+            self._canaries.count, self._rounds, seed=self._canaries.seed, round=round, purpose="participation"
+        )
 
     def rate(self, round: int) -> float:
         """Return the expected share of the canaries that take part in a round."""
-        return self._participation.rate(self._canaries.count, self._rounds, round)
+        return self._participation.expected(self._canaries.count, self._rounds, round) / self._canaries.count
 
     def plant(self, round: int, *, norm: float, clip_norm: float) -> Ints:
         """Record that canaries of length ``norm`` are inserted into a round, and return those that are due in it."""
@@ -98,7 +104,7 @@ class ViewRecord:
         self.log.check_release(release, self.view, self.name)
         change = vector if self._previous is None else vector - like(self._previous, vector)
         change = change if self._weights is None else change * like(self._weights, change)
-        length, ends_epoch = norm(change), self._participation.ends_epoch(self._rounds, round)
+        length, ends_epoch = norm(change), self._ends_epoch(round)
         if length > 0:
             rate, shift, dense = self.rate(round), self._shift(release), self._due[: self._canaries.dense.count]
             self.evidence.add(change, length, due=dense, shift=shift, rate=rate, ends_epoch=ends_epoch)
@@ -114,6 +120,11 @@ class ViewRecord:
         self._due = np.zeros_like(self._due)
         if self._previous is not None and not shows_one_release(self.view):
             self._previous = deepcopy(vector)
+
+    def _ends_epoch(self, round: int) -> bool:
+        """Return whether an epoch of the participation ends with this round."""
+        participation = self._participation
+        return isinstance(participation, Epochs) and round + 1 == participation.epoch(self._rounds, round)[2]
 
     def _shift(self, release: Release) -> float | None:
         """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""

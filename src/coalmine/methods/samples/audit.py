@@ -17,15 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from coalmine.accounting import Theory
-from coalmine.accounting.claims import TrainingClaim
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
-from coalmine.results.result import AuditResult, common_delta
+from coalmine.results.result import Result, common_delta
 from coalmine.results.units import EXAMPLE
 from coalmine.simulation.flat import FlatModel, moved, parameter_vector
 from coalmine.vectors import flat, to_numpy
@@ -158,21 +157,21 @@ class Samples(Audit):
         *,
         delta: float | None = None,
         confidence: float = 0.95,
-        theory: Theory | None = None,
+        claim: Claim | None = None,
         metrics: Mapping[str, float] | None = None,
-    ) -> AuditResult:
+    ) -> Result:
         """Return bounds and estimates of ε of one example after the training.
 
         Args:
             delta: The δ to state ε at. By default that of the claim, and 1e-5 without one.
             confidence: Confidence of the bounds.
-            theory: The claimed guarantee.
+            claim: The claimed guarantee.
             metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
             InputError: If releases that the view needs were not observed.
         """
-        delta = common_delta(delta, theory)
+        delta = common_delta(delta, claim)
         observed = self._observed if self.view == "updates" else self._observed[-1:]
         if not observed.all():
             raise InputError(
@@ -188,12 +187,12 @@ class Samples(Audit):
             design="coin-flips",
             delta=delta,
             confidence=confidence,
-            theory=theory,
+            claim=claim,
             independent=False,  # gradients of samples overlap, and all of them train the same model
         )
         test, warnings = normality(members, "inserted")
         counts = {"inserted": float(len(members)), "held_out": float(len(nonmembers))}
-        return AuditResult(
+        return Result(
             method="samples",
             view=self.view,
             unit=EXAMPLE,
@@ -202,7 +201,7 @@ class Samples(Audit):
             seed=self.canaries.seed,
             estimates=evidence.estimates,
             scores=evidence.scores,
-            theory=theory,
+            claim=claim,
             claim_test=evidence.claim_test,
             recipe=evidence.recipe,
             ceiling=evidence.ceiling,
@@ -218,10 +217,6 @@ class Samples(Audit):
                 "seed": self.canaries.seed,
             },
         )
-
-    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result compared with the training's own claim, since the canaries are among its examples."""
-        return self.result(confidence=confidence, theory=claim.theory, metrics=metrics)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return everything observed so far, for a checkpoint."""

@@ -16,15 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Ints
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.estimates import normality
 from coalmine.methods.secret_sharer.evidence import phrase_evidence, user_evidence
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result, common_delta
 from coalmine.results.units import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.stats import Scores
@@ -129,26 +129,26 @@ class SecretSharer(Audit):
     def result(
         self,
         *,
+        claim: Claim | None = None,
+        delta: float | None = None,
+        confidence: float = 0.95,
+        metrics: Mapping[str, float] | None = None,
         score: str = "exposure",
         unit: PrivacyUnit = "user",
-        delta: float = 1e-5,
-        confidence: float = 0.95,
-        theory: Theory | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> AuditResult:
+    ) -> Result:
         """Return the evidence about ε from one score, for one user or for all users who share a phrase.
 
         The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
-        users who could hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a
+        users who could hold the most widespread canary, and by twice that if ``claim`` is about adding or removing a
         user, since a sharer takes part with or without the phrase, only with other examples. With coin flips, bound and
         claim test hold however canaries influence one another (docs/simultaneous-bound.md, Theorem 5).
 
         Args:
             score: ``"exposure"``, ``"loss"`` or, with a reference model, ``"calibrated"``.
             unit: ``"user"`` or ``"phrase"``.
-            delta: δ at which ε is stated.
+            delta: δ at which ε is stated: that of ``claim`` by default, else 1e-5.
             confidence: Confidence of bounds and intervals.
-            theory: The claimed guarantee of one user; it does not apply to a phrase.
+            claim: The claimed guarantee of one user; it does not apply to a phrase.
             metrics: Numbers to keep with the result, such as the model's perplexity.
 
         Raises:
@@ -161,9 +161,13 @@ class SecretSharer(Audit):
             raise InputError(
                 "no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more"
             )
-        terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "design": canaries.design}
+        terms: dict[str, Any] = {
+            "delta": common_delta(delta, claim),
+            "confidence": confidence,
+            "design": canaries.design,
+        }
         if unit == "phrase":
-            theory, warnings = None, normality(members, "inserted")[1]
+            claim, warnings = None, normality(members, "inserted")[1]
             evidence = phrase_evidence(Scores(members, nonmembers), **terms)
         elif unit == "user":
             if users is None:
@@ -174,11 +178,11 @@ class SecretSharer(Audit):
             warnings = []
             most = int(np.max(users)) if self.most_users is None else self.most_users
             exposures = memorization.sampled.exposures[canaries.inserted]
-            evidence = user_evidence(Scores(members, nonmembers), exposures, theory, most_users=most, **terms)
+            evidence = user_evidence(Scores(members, nonmembers), exposures, claim, most_users=most, **terms)
         else:
             raise InputError(f"unit must be user or phrase, got {unit!r}")
         score_name, adversary = _SCORES[score]
-        return AuditResult(
+        return Result(
             method="secret-sharer",
             view=f"{score}:{unit}",
             unit=USER if unit == "user" else PHRASE,
@@ -187,7 +191,7 @@ class SecretSharer(Audit):
             seed=canaries.seed,
             estimates=evidence.estimates,
             scores=evidence.scores,
-            theory=theory,
+            claim=claim,
             claim_test=evidence.claim_test,
             ceiling=evidence.ceiling,
             recipe=evidence.recipe,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.methods.estimates import (
     CanaryEvidence,
     bounds_per_copy,
@@ -17,7 +17,7 @@ from coalmine.methods.estimates import (
     neighbors_apart,
     with_stricter_bound,
 )
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
 from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
@@ -39,7 +39,7 @@ def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: 
         design=design,
         delta=delta,
         confidence=confidence,
-        theory=None,
+        claim=None,
     )
     estimates = [replace(e, assumes=f"{e.assumes}; {_SCOPE}") if e.valid else e for e in evidence.estimates]
     return replace(evidence, estimates=estimates, recipe={"delta": delta, "confidence": confidence, "design": design})
@@ -48,7 +48,7 @@ def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: 
 def user_evidence(
     scores: Scores,
     exposures: Floats,
-    theory: Theory | None,
+    claim: Claim | None,
     *,
     delta: float,
     confidence: float,
@@ -60,14 +60,14 @@ def user_evidence(
     Args:
         scores: Scores of inserted and held-out phrases.
         exposures: Exposures of the inserted phrases, in bits.
-        theory: The claim for one user, or None.
+        claim: The claim for one user, or None.
         delta: δ at which ε is stated.
         confidence: Confidence of the bounds.
         design: How members were chosen.
         most_users: Largest number of users that could hold a phrase.
     """
     # Data sets with and without the most widespread canary are this many neighbors apart.
-    copies = neighbors_apart(max(1, most_users), theory)
+    copies = neighbors_apart(max(1, most_users), claim)
     bounds = bounds_per_copy(scores, delta=delta, confidence=confidence, design=design, copies=copies)
     limit = f"no phrase could be shared by more than {most_users} users"
     estimates = [
@@ -83,14 +83,14 @@ def user_evidence(
             members.size, nonmembers.size, delta=delta, confidence=confidence, design=design, copies=copies
         ),
         claim_test=claim_test(
-            theory, estimates, members, nonmembers, design=design, copies=copies, independent=independent
+            claim, estimates, members, nonmembers, design=design, copies=copies, independent=independent
         ),
         recipe={"delta": delta, "confidence": confidence, "design": design, "most_users": most_users},
     )
 
 
 def attack_evidence(
-    scores: Scores, theory: Theory | None, *, delta: float, confidence: float, copies: int
+    scores: Scores, claim: Claim | None, *, delta: float, confidence: float, copies: int
 ) -> CanaryEvidence:
     """Return the evidence of the attack on users, each of whom counts as ``copies`` neighboring steps."""
     estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
@@ -100,27 +100,27 @@ def attack_evidence(
         estimates=[replace(e, assumes=f"{e.assumes}; {_SPLIT}") if e.valid else e for e in estimates],
         scores=scores,
         ceiling=ceiling(*counts, delta=delta, confidence=confidence, copies=copies),
-        claim_test=claim_test(theory, estimates, scores.members, scores.observed, copies=copies),
+        claim_test=claim_test(claim, estimates, scores.members, scores.observed, copies=copies),
         recipe={"delta": delta, "confidence": confidence, "copies": copies},
     )
 
 
-def recomputed(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def recomputed(result: Result, siblings: Sequence[Result]) -> Result:
     """Return a result with its estimates and claim test computed again from its scores."""
     scores = result.scores
     assert scores is not None
     if result.view == USERS:
-        evidence = attack_evidence(scores, result.theory, **result.recipe)
+        evidence = attack_evidence(scores, result.claim, **result.recipe)
     elif result.unit is USER:
         exposures = next(
             (other.scores for other in siblings if other.view == "exposure:user" and other.scores is not None), None
         )
-        evidence = user_evidence(scores, _exposures(result, exposures), result.theory, **result.recipe)
+        evidence = user_evidence(scores, _exposures(result, exposures), result.claim, **result.recipe)
     else:
         evidence = phrase_evidence(scores, **result.recipe)
     return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
 
 
-def _exposures(result: AuditResult, exposures: Scores | None) -> Floats:
+def _exposures(result: Result, exposures: Scores | None) -> Floats:
     """Return the exposures of inserted phrases: scores of another result, or a median where that is all there is."""
     return np.array([result.metrics["median exposure"]]) if exposures is None else exposures.members

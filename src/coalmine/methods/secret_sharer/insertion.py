@@ -11,8 +11,8 @@ from coalmine.arrays import Bools, Ints
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries
 from coalmine.seeds import generator
-from coalmine.simulation.data.federated import Examples, FederatedData
-from coalmine.simulation.data.partition import Iid
+from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.data.splitting import iid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,8 +68,8 @@ class Insertion:
 
         Coins no longer decide who holds a canary, so all clients count as sharers.
         """
-        data = Iid(len(self.data)).apply(self.data, seed)
-        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `Iid` deals them
+        data = iid(self.data, len(self.data), seed)
+        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
         claims = np.stack([self.claims[:, 0], places[self.claims[:, 1]]], axis=1)
         return replace(self, data=data, sharers=np.arange(len(self.data)), claims=claims)
 
@@ -81,7 +81,7 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     to one of them at random. A canary's draws do not depend on the other canaries.
 
     Args:
-        data: Federated text data. It is neither changed nor copied: the result has another index over its rows.
+        data: Federated text data. It is not changed.
         phrases: The canaries. Held-out ones replace nothing; what they would replace is drawn all the same.
         seed: Seed for the selections; that of the phrases if not given.
 
@@ -126,8 +126,12 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
             wins = bids > highest_bids[claimed]
             rows[claimed[wins]] = len(data.inputs) + canary
             highest_bids[claimed[wins]] = bids[wins]
-    extended = data.extended(
-        Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
+    extended = replace(
+        data,
+        inputs=np.concatenate([data.inputs, inputs.astype(data.inputs.dtype)]),
+        targets=np.concatenate([data.targets, targets.astype(data.targets.dtype)]),
+        bounds=np.stack([starts, stops], axis=1),
+        rows=rows,
     )
     return Insertion(
         data=extended,

@@ -22,7 +22,7 @@ from coalmine.methods.secret_sharer.stored_model import load_model, read_canarie
 from coalmine.methods.secret_sharer.users import first_clients, set_aside, synthetic, user_attack
 from coalmine.progress import reporting
 from coalmine.protocol import Release
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.simulation import CentralTraining, Training
 from coalmine.simulation.data import FederatedData, Splits
 from coalmine.simulation.flat import parameter_vector
@@ -30,7 +30,7 @@ from coalmine.simulation.rounds import Rounds
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from coalmine.accounting import Theory
+    from coalmine.claims import Claim
     from coalmine.protocol import Audit
 
 _NOTHING_HELD_OUT = (
@@ -67,9 +67,9 @@ class PhraseJob(Job):
         canaries: PhraseCanaries,
         users: Ints | None,
         most_users: int | None,
-        theory: Theory | None = None,
+        claim: Claim | None = None,
         metrics: Mapping[str, float] | None = None,
-    ) -> list[AuditResult]:
+    ) -> list[Result]:
         """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
         self.audit = SecretSharer(
             canaries=canaries,
@@ -90,7 +90,7 @@ class PhraseJob(Job):
                 unit=unit,
                 delta=self.settings.delta,
                 confidence=self.settings.confidence,
-                theory=theory,
+                claim=claim,
                 metrics=metrics,
             )
             for score in memorization.score_names
@@ -98,7 +98,7 @@ class PhraseJob(Job):
         ]
 
     def _method_results(
-        self, results: Sequence[AuditResult], *, copies: Ints | None = None, config: Mapping[str, Any], seconds: float
+        self, results: Sequence[Result], *, copies: Ints | None = None, config: Mapping[str, Any], seconds: float
     ) -> MethodResults:
         """Return the results with settings and time, and the memorization next to them."""
         assert self.audit is not None
@@ -169,11 +169,11 @@ class SecretSharerJob(PhraseJob):
         reference = self._reference_model(self._splits)
         self._module = trained.module()
         start = time.perf_counter()
-        theory = None
+        claim = None
         if isinstance(trained, Training) and trained.mechanism.private:
-            theory = trained.theory(settings.delta)
+            claim = trained.claim(settings.delta)
         results = self._phrase_results(
-            self._module, reference, insertion.phrases, insertion.users, insertion.most_users, theory, metrics
+            self._module, reference, insertion.phrases, insertion.users, insertion.most_users, claim, metrics
         )
         if _has_users_without_canaries(insertion):
             attack = user_attack(
@@ -184,7 +184,7 @@ class SecretSharerJob(PhraseJob):
                 reference=reference,
                 delta=settings.delta,
                 confidence=settings.confidence,
-                theory=theory,
+                claim=claim,
                 seed=insertion.phrases.seed,
             )
             results = [*results[:2], attack, *results[2:]]  # after both views of the exposure

@@ -11,7 +11,7 @@ from coalmine.methods import registry
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.units import PHRASE, USER
 
@@ -144,7 +144,7 @@ def _span(span: tuple[int, int] | None) -> str:
     return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
 
 
-def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
     from coalmine.methods.secret_sharer.evidence import recomputed
 
     return recomputed(result, siblings)

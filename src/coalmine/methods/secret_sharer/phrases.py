@@ -83,7 +83,7 @@ class Language:
         """Return the language of a federated text data set.
 
         Raises:
-            InputError: If the data are not text, or their vocabulary has no marks.
+            InputError: If the data are not text.
         """
         task, vocabulary = data.task, data.vocabulary
         if task.tokens is None or not task.per_position or task.tokens != task.classes:
@@ -92,8 +92,6 @@ class Language:
             )
         if vocabulary is None:
             return cls(size=task.tokens, words=range(len(MARKS), task.tokens))
-        if not vocabulary.marks:
-            raise InputError("phrases need a vocabulary with a padding mark, and this one has no marks")
         begin = BEGIN if vocabulary.level == "words" else None
         return cls(size=len(vocabulary), words=vocabulary.ordinary, begin=begin, vocabulary=vocabulary)
 

@@ -11,7 +11,7 @@ from coalmine.drawing.charts import ESTIMATE, INK, LINE, Figure, placed, unit
 from coalmine.drawing.html import Html, joined, paragraphs, table, tag
 from coalmine.drawing.sections import Part, Section, method_section, result_part
 from coalmine.methods.registry import get
-from coalmine.results.result import AuditResult, MethodResults, from_json
+from coalmine.results.result import MethodResults, Result, from_json
 
 _SHOWN_PHRASES = 12
 _GROUP_PRIVACY = "Its scores are those of the phrases; the ε of one user follows from it by group privacy."
@@ -30,7 +30,7 @@ def section(method_results: MethodResults) -> Section:
     return method_section(get("secret-sharer"), [Part(html=joined(lead), figures=figures), *views])
 
 
-def _view_part(result: AuditResult, place: int) -> Part:
+def _view_part(result: Result, place: int) -> Part:
     """Return one view; the scores behind a user's ε are drawn with the phrases', whose ε they show."""
     if result.view.endswith(":user"):
         return result_part(replace(result, scores=None), place, note=_GROUP_PRIVACY)

@@ -19,7 +19,7 @@ class TextTrainingSettings(TrainingSettings):
     """A federated training of a language model, without clipping and noise by default."""
 
     data: str = Field("generated-text", description="a name (generated-text, stackexchange, …) or a file of texts")
-    model: str | None = Field("word-lstm", description="a name (word-lstm, transformer, …) or path.py:function")
+    model: str | None = Field("word-lstm", description="a name (word-lstm, …) or path.py:function")
     vocabulary_size: int | None = Field(500, examples=[500], ge=1, description="number of different tokens")
     positions: int | None = Field(12, examples=[12], ge=1, description="length of a text sequence in tokens")
     model_settings: dict[str, float] = Field(
@@ -28,7 +28,7 @@ class TextTrainingSettings(TrainingSettings):
     rounds: int = Field(40, ge=0, description="number of rounds")
     cohort: str = Field(
         "poisson:0.2",
-        description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (each client once per ROUNDS rounds)",
+        description="poisson:Q, fixed:SIZE, epochs:N (each client once per epoch) or every-round",
     )
     client: ClientSettings = Field(
         default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),

@@ -138,7 +138,7 @@ def _tokens(entry: Any, number: int, vocabulary: Vocabulary | None) -> list[int]
         raise InputError(f"canary {number} has neither tokens nor a phrase")
     words = str(entry["phrase"]).split() if vocabulary.level == "words" else list(entry["phrase"])
     tokens = [int(token) for token in vocabulary.lookup(words)]
-    if vocabulary.marks and UNKNOWN in tokens:
+    if UNKNOWN in tokens:
         word = words[tokens.index(UNKNOWN)]
         raise InputError(f"canary {number} has the word {word!r}, which is not in the vocabulary")
     return tokens

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats, Ints
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.estimates import neighbors_apart
 from coalmine.methods.secret_sharer.evidence import USERS, attack_evidence
 from coalmine.progress import track
-from coalmine.results.result import AuditResult
+from coalmine.results.result import Result
 from coalmine.results.units import USER
 from coalmine.seeds import generator
 from coalmine.simulation.client import ignored_index, tensors
@@ -38,14 +38,14 @@ def user_attack(
     reference: nn.Module | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
-    theory: Theory | None = None,
+    claim: Claim | None = None,
     seed: int = 0,
-) -> AuditResult:
+) -> Result:
     """Attack users: the score is minus the mean loss of a user's examples, calibrated by a reference model if given.
 
     The bound is valid if training and test users were split at random. Leaving one user out of the training means
     that another user takes their place, with all of their clients. By group privacy, ε is divided by the largest number
-    of clients of a user, and by twice that if ``theory`` is about adding or removing a client.
+    of clients of a user, and by twice that if ``claim`` is about adding or removing a client.
 
     Args:
         module: The trained model.
@@ -58,7 +58,7 @@ def user_attack(
         reference: Model that saw none of these users; its loss is subtracted.
         delta: δ at which ε is stated.
         confidence: Confidence of bounds and intervals.
-        theory: The claimed guarantee.
+        claim: The claimed guarantee.
         seed: Seed to record in the result.
 
     Returns:
@@ -79,11 +79,11 @@ def user_attack(
         _scores(module, reference, members, np.setdiff1d(first_clients(members), without)),
         _scores(module, reference, nonmembers, first_clients(nonmembers)),
     )
-    copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), theory)
-    evidence = attack_evidence(scores, theory, delta=delta, confidence=confidence, copies=copies)
+    copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), claim)
+    evidence = attack_evidence(scores, claim, delta=delta, confidence=confidence, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
     calibrated = reference is not None
-    return AuditResult(
+    return Result(
         method="secret-sharer",
         view=USERS,
         unit=USER,
@@ -93,7 +93,7 @@ def user_attack(
         seed=seed,
         estimates=evidence.estimates,
         scores=scores,
-        theory=theory,
+        claim=claim,
         claim_test=evidence.claim_test,
         ceiling=evidence.ceiling,
         recipe=evidence.recipe,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +13,12 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import Array
 from coalmine.errors import InputError, check_count
-from coalmine.simulation.data.appended import Appended
-from coalmine.simulation.data.checks import (
-    ExampleError,
-    check_inputs,
-    check_targets,
-    checked_bounds,
-    checked_rows,
-)
 from coalmine.simulation.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
+
+_SAMPLED_ROWS = 1000  # rows that go into a fingerprint: enough to tell data sets apart without hashing gigabytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +50,8 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
-        if not self.input_shape:
-            raise InputError("input_shape must have at least one dimension, got ()")
-        for length in self.input_shape:
-            check_count("each dimension of input_shape", length)
+        if not self.input_shape or min(self.input_shape) < 1:
+            raise InputError(f"input_shape must have dimensions of at least 1, got {self.input_shape}")
         check_count("classes", self.classes, least=2)
         if self.tokens is not None:
             check_count("tokens", self.tokens, least=2)
@@ -96,8 +90,7 @@ class FederatedData:
     """The examples of many clients, in one array that subsets and partitions share without copying.
 
     Client i holds the examples ``rows[start:stop]`` with ``start, stop = bounds[i]``. Without ``rows`` it holds the
-    examples ``start`` to ``stop``, and ``client(i)`` is a view. The arrays are checked once, when the object is built
-    from them.
+    examples ``start`` to ``stop``, and ``client(i)`` is a view.
 
     Args:
         inputs: All examples, (examples, *input_shape): uint8 pixels, floating-point numbers or integer tokens.
@@ -135,36 +128,40 @@ class FederatedData:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "targets"):
-            object.__setattr__(self, name, np.asanyarray(getattr(self, name)))
+        for name in ("inputs", "targets", "bounds"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name)))
         if len(self.inputs) != len(self.targets):
             raise InputError(f"every input needs a target, got {len(self.inputs)} inputs, {len(self.targets)} targets")
         if self.vocabulary is not None and len(self.vocabulary) != self.task.tokens:
             raise InputError(
                 f"the vocabulary has {len(self.vocabulary)} entries, but the task has {self.task.tokens} tokens"
             )
-        object.__setattr__(self, "rows", checked_rows(self.rows, len(self.inputs)))
-        count = len(self.inputs if self.rows is None else self.rows)
-        object.__setattr__(self, "bounds", checked_bounds(self.bounds, self.names, count))
-        try:
-            check_inputs(self.inputs, self.task)
-            check_targets(self.targets, self.task)
-        except ExampleError as error:
-            raise InputError(f"{error}{self._owner(error.row)}") from None
+        self._check_clients()
+        _check_examples(self.inputs, self.targets, self.task)
 
-    def _owner(self, row: int) -> str:
-        """Return which client holds an example, as part of an error message."""
-        places = np.array([row]) if self.rows is None else np.flatnonzero(self.rows == row)
-        for place in places:
-            owners = np.flatnonzero((self.bounds[:, 0] <= place) & (place < self.bounds[:, 1]))
-            if owners.size:
-                return f", of client {self.names[int(owners[0])]!r}"
-        return ""
+    def _check_clients(self) -> None:
+        """Raise `InputError` unless every client has a name and at least one existing example."""
+        examples = len(self.inputs)
+        if self.rows is not None:
+            if self.rows.size and not 0 <= self.rows.min() <= self.rows.max() < examples:
+                raise InputError(f"rows must be in 0..{examples - 1}, got {self.rows.min()} to {self.rows.max()}")
+            examples = len(self.rows)
+        if self.bounds.shape != (len(self.names), 2) or not len(self.names):
+            raise InputError(
+                f"bounds must be one pair for each of one or more clients, got shape {self.bounds.shape} for "
+                f"{len(self.names)} names"
+            )
+        start, stop = self.bounds.T
+        wrong = np.flatnonzero((start < 0) | (stop > examples) | (start >= stop))
+        if wrong.size:
+            client = int(wrong[0])
+            raise InputError(
+                f"client {self.names[client]!r} has the bounds {start[client]}:{stop[client]}, which must hold at "
+                f"least one of {examples} examples"
+            )
 
     @classmethod
-    def from_users(
-        cls, *, inputs: Array, targets: Array, users: ArrayLike, task: Task, vocabulary: Vocabulary | None = None
-    ) -> FederatedData:
+    def from_users(cls, *, inputs: Array, targets: Array, users: ArrayLike, task: Task) -> FederatedData:
         """Group examples by a column of users: one client per user, in order of first appearance.
 
         If a user's examples are not consecutive the arrays are copied once, in the order of the users, so that clients
@@ -175,7 +172,6 @@ class FederatedData:
             targets: (examples,) or (examples, positions).
             users: The user of each example, integers or strings, (examples,).
             task: What a model takes and predicts.
-            vocabulary: The words or characters behind the tokens.
 
         Raises:
             InputError: If there is not one user per example, or as for the constructor.
@@ -191,26 +187,15 @@ class FederatedData:
             >>> data.names, data.client(0).inputs.tolist()
             (['ann', 'bob'], [[0.0], [2.0]])
         """
-        inputs, targets, column = np.asanyarray(inputs), np.asanyarray(targets), np.asarray(users)
-        if column.ndim != 1 or len(column) != len(inputs):
-            raise InputError(f"users must be one for each of {len(inputs)} examples, got an array of {column.shape}")
-        if column.dtype.kind not in "iuUS":
-            raise InputError(f"users must be integers or strings, got {column.dtype}")
-        distinct, first, inverse, sizes = np.unique(column, return_index=True, return_inverse=True, return_counts=True)
-        appearance = np.argsort(first)
-        place = np.empty_like(appearance)
-        place[appearance] = np.arange(len(distinct))
-        rows = np.argsort(place[inverse], kind="stable")
-        if not np.array_equal(rows, np.arange(len(rows))):
-            inputs, targets = inputs[rows], targets[rows]
-        return cls(
-            inputs=inputs,
-            targets=targets,
-            bounds=consecutive_bounds(sizes[appearance]),
-            names=[name.decode() if isinstance(name, bytes) else str(name) for name in distinct[appearance].tolist()],
-            task=task,
-            vocabulary=vocabulary,
-        )
+        inputs, targets = np.asarray(inputs), np.asarray(targets)
+        column = [str(user) for user in np.asarray(users).tolist()]
+        if len(column) != len(inputs):
+            raise InputError(f"every example needs a user, got {len(inputs)} examples and {len(column)} users")
+        names, owners, order = group_by_user(column)
+        if not np.array_equal(order, np.arange(len(order))):
+            inputs, targets = inputs[order], targets[order]
+        bounds = consecutive_bounds(np.bincount(owners))
+        return cls(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
 
     def __len__(self) -> int:
         return len(self.bounds)
@@ -223,9 +208,8 @@ class FederatedData:
         of = f" of {sizes.min()} to {sizes.max()}" if sizes.min() < sizes.max() else f" of {sizes[0]}"
         shape = "×".join(map(str, self.task.input_shape))
         kind = f"{shape} tokens" if self.task.tokens is not None else shape
-        classes = f"{self.task.classes} classes"
         clients = "1 client" if len(self) == 1 else f"{len(self)} clients"
-        return f"FederatedData({clients}{of} examples, {sizes.sum()} in all, {kind}, {classes})"
+        return f"FederatedData({clients}{of} examples, {sizes.sum()} in all, {kind}, {self.task.classes} classes)"
 
     @property
     def sizes(self) -> Ints:
@@ -238,22 +222,18 @@ class FederatedData:
         places = np.repeat(self.bounds[:, 0], self.sizes) + numbered_within(self.sizes)
         return places if self.rows is None else self.rows[places]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short digest of who holds which rows, and of up to 1,000 examples."""
+        sample = np.unique(np.linspace(0, len(self.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
+        rows = np.empty(0, dtype=np.int64) if self.rows is None else self.rows
+        return digest_of(self.bounds, rows, self.inputs[sample], self.targets[sample])
+
     def client(self, index: int) -> Examples:
-        """Return the examples of a client: a view if the data has no ``rows``, else a copy.
-
-        Args:
-            index: Number of the client; negative ones count from the end.
-
-        Raises:
-            InputError: If there is no such client.
-        """
-        if not -len(self) <= index < len(self):
+        """Return the examples of client ``index``: a view if the data has no ``rows``, else a copy."""
+        if not 0 <= index < len(self):
             raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {index}")
         start, stop = self.bounds[index].tolist()
-        return self._examples(start, stop)
-
-    def _examples(self, start: int, stop: int) -> Examples:
-        """Return the examples between two bounds."""
         where = slice(start, stop) if self.rows is None else self.rows[start:stop]
         return Examples(self.inputs[where], self.targets[where])
 
@@ -272,58 +252,9 @@ class FederatedData:
             ['iid-3', 'iid-1']
         """
         chosen = np.asarray(indices)
-        if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
-            raise InputError(f"a subset needs a list of client indices, got {indices!r:.80}")
-        outside = chosen[(chosen < 0) | (chosen >= len(self))]
-        if outside.size:
-            raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {outside[0]}")
-        return self._sharing(self.bounds[chosen], [self.names[i] for i in chosen.tolist()], self.rows)
-
-    def regrouped(self, *, bounds: Ints, names: Sequence[str], rows: Ints | None) -> FederatedData:
-        """Return the same examples grouped into other clients; shares the arrays and checks only the grouping.
-
-        Args:
-            bounds: Start and stop of each client, (clients, 2).
-            names: One name per client.
-            rows: Order of the examples, or None.
-
-        Raises:
-            InputError: If the grouping refers to examples that do not exist, or if a client is empty.
-        """
-        rows = checked_rows(rows, len(self.inputs))
-        count = len(self.inputs if rows is None else rows)
-        return self._sharing(checked_bounds(bounds, names, count), names, rows)
-
-    def extended(self, extra: Examples, *, bounds: Ints, names: Sequence[str], rows: Ints) -> FederatedData:
-        """Return these examples and ``extra`` ones in a new grouping, without copying the existing arrays.
-
-        Only the extra examples and the grouping are checked.
-
-        Args:
-            extra: Examples to append; in ``rows`` the first of them is number ``len(inputs)``.
-            bounds: Start and stop of each client in ``rows``, (clients, 2).
-            names: One name per client.
-            rows: Examples of the clients, client by client.
-
-        Raises:
-            InputError: If the extra examples do not fit the task, or the grouping is invalid.
-        """
-        check_inputs(extra.inputs, self.task)
-        check_targets(extra.targets, self.task)
-        order = checked_rows(rows, len(self.inputs) + len(extra))
-        shared = self._sharing(checked_bounds(bounds, names, len(rows)), names, order)
-        for name, appended in (("inputs", extra.inputs), ("targets", extra.targets)):
-            object.__setattr__(shared, name, Appended(getattr(self, name), appended))
-        return shared
-
-    def _sharing(self, bounds: Ints, names: Sequence[str], rows: Ints | None) -> FederatedData:
-        """Return a copy with another grouping that skips the checks of the arrays, which may be huge."""
-        shared = object.__new__(FederatedData)
-        for field in fields(self):
-            object.__setattr__(shared, field.name, getattr(self, field.name))
-        for name, value in (("bounds", bounds), ("names", names), ("rows", rows)):
-            object.__setattr__(shared, name, value)
-        return shared
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < len(self))).all():
+            raise InputError(f"a subset needs a list of clients in 0..{len(self) - 1}, got {indices!r:.80}")
+        return replace(self, bounds=self.bounds[chosen], names=[self.names[i] for i in chosen.tolist()])
 
     def pooled(self) -> Examples:
         """Return all examples of these clients, client by client; a view if they are consecutive.
@@ -334,7 +265,8 @@ class FederatedData:
             180
         """
         if self.rows is None and np.array_equal(self.bounds[1:, 0], self.bounds[:-1, 1]):
-            return self._examples(int(self.bounds[0, 0]), int(self.bounds[-1, 1]))
+            start, stop = int(self.bounds[0, 0]), int(self.bounds[-1, 1])
+            return Examples(self.inputs[start:stop], self.targets[start:stop])
         rows = self.indices
         return Examples(self.inputs[rows], self.targets[rows])
 
@@ -348,9 +280,6 @@ class Splits:
         test: Users to evaluate on.
         pool: Users whose data an adversary may use to design canaries; None if no users are set aside.
 
-    Raises:
-        InputError: If the splits have different tasks.
-
     Example:
         >>> from coalmine.simulation.data import load
         >>> splits = load("digits", pool_fraction=0.1)
@@ -362,12 +291,16 @@ class Splits:
     test: FederatedData
     pool: FederatedData | None = None
 
-    def __post_init__(self) -> None:
-        for name, part in (("test", self.test), ("pool", self.pool)):
-            if part is not None and part.task != self.train.task:
-                raise InputError(
-                    f"all splits must have one task, got {self.train.task} in train, {part.task} in {name}"
-                )
+
+def group_by_user(users: Sequence[str]) -> tuple[list[str], Ints, Ints]:
+    """Return the distinct users, the user of each example in a new order, and that order: a user's examples together.
+
+    Users are numbered by first appearance, and a user's examples keep their order.
+    """
+    numbers: dict[str, int] = {}
+    column = np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
+    order = np.argsort(column, kind="stable")
+    return list(numbers), column[order], order
 
 
 def consecutive_bounds(sizes: Ints) -> Ints:
@@ -379,3 +312,42 @@ def consecutive_bounds(sizes: Ints) -> Ints:
 def numbered_within(sizes: Ints) -> Ints:
     """Return 0, 1, … for each of several consecutive groups of these sizes."""
     return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))
+
+
+def digest_of(*arrays: Array) -> str:
+    """Return a short digest of arrays."""
+    digest = hashlib.blake2b(digest_size=6)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _check_examples(inputs: Array, targets: Array, task: Task) -> None:
+    """Raise `InputError` unless inputs and targets have the task's shapes, valid types and valid values."""
+    if inputs.shape[1:] != task.input_shape or targets.shape[1:] != task.target_shape:
+        raise InputError(
+            f"an example must have the shape {task.input_shape} and its target {task.target_shape}, got "
+            f"{inputs.shape[1:]} and {targets.shape[1:]}"
+        )
+    _check_range("label", targets, task.classes, task.ignored)
+    if task.tokens is not None:
+        _check_range("token", inputs, task.tokens, None)
+    elif inputs.dtype.kind == "f":
+        # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
+        for extreme in (inputs.min(), inputs.max()):
+            if not np.isfinite(extreme):
+                raise InputError(f"inputs must be finite, got {extreme}")
+    elif inputs.dtype != np.uint8:
+        raise InputError(f"inputs must be uint8 pixels or floating-point numbers, got {inputs.dtype}")
+
+
+def _check_range(what: str, values: Array, limit: int, ignored: int | None) -> None:
+    """Raise `InputError` unless all values are integers in [0, limit), or ``ignored``."""
+    if values.dtype.kind not in "iu":
+        raise InputError(f"each {what} must be an integer, got {values.dtype}")
+    invalid = (values < 0) | (values >= limit)
+    if ignored is not None:
+        invalid &= values != ignored
+    if invalid.any():
+        row = int(np.argwhere(invalid)[0][0])
+        raise InputError(f"each {what} must be in 0..{limit - 1}, got {values[invalid][0]} in example {row}")

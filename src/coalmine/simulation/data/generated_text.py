@@ -10,6 +10,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Splits
 from coalmine.simulation.data.splitting import SplitOptions
 from coalmine.simulation.data.text import Tokenized, language_splits
+from coalmine.simulation.data.vocabulary import MARKS
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
@@ -54,21 +55,23 @@ def generated_text(
     """
     check_count("users", users, least=2)
     check_count("sentences", sentences)
-    check_count("vocabulary_size", vocabulary_size, least=50)
     check_count("positions", positions, least=6)
-    if vocabulary_size > 100_000:
-        raise InputError(f"vocabulary_size must be at most 100000 for generated text, got {vocabulary_size}")
+    if not 50 <= vocabulary_size <= 100_000:
+        raise InputError(f"vocabulary_size must be 50 to 100,000 for generated text, got {vocabulary_size}")
     split = split or SplitOptions()
     rng = np.random.default_rng([split.seed, 1])
     sizes = rng.integers((sentences + 1) // 2, sentences + sentences // 2, size=users, endpoint=True)
     owners = np.repeat(np.arange(users), sizes)
     lengths = rng.integers(max(3, positions // 2), positions - 1, size=len(owners), endpoint=True)
-    words = vocabulary_size - 4
-    openers = _opening_words(rng, owners, users, words)
-    body = _sentences(rng, owners, openers, words, int(lengths.max()))
+    words = vocabulary_size - len(MARKS)
+    # Opening words come first in the vocabulary, and the closing word that agrees with each right after them all.
+    openers = min(16, words // 12)
+    favorites = rng.integers(openers, size=users)[owners]
+    has_habit = rng.random(len(owners)) < _P_HABIT
+    opening = np.where(has_habit, favorites, rng.integers(openers, size=len(owners)))
+    body = _sentences(rng, owners, opening, 2 * openers, words, int(lengths.max()))
     agrees = rng.random(len(owners)) < _P_AGREES
-    closers = np.where(agrees, openers, rng.permutation(openers)) + _openers(words)
-    body[np.arange(len(owners)), lengths - 1] = closers
+    body[np.arange(len(owners)), lengths - 1] = openers + np.where(agrees, opening, rng.permutation(opening))
     tokenized = Tokenized(
         users=[f"user-{i}" for i in range(users)],
         owners=owners,
@@ -90,45 +93,30 @@ def made_up_word(number: int) -> str:
     return _SYLLABLES[number // base**2] + _SYLLABLES[number // base % base] + _SYLLABLES[number % base]
 
 
-def _openers(words: int) -> int:
-    """Return the number of opening words. They come first in the vocabulary, their closing words right after."""
-    return min(16, words // 12)
-
-
-def _opening_words(rng: np.random.Generator, owners: Ints, users: int, words: int) -> Ints:
-    """Draw the first word of each sentence: usually the user's favorite."""
-    count = _openers(words)
-    favorites = rng.integers(count, size=users)[owners]
-    return np.where(rng.random(len(owners)) < _P_HABIT, favorites, rng.integers(count, size=len(owners)))
-
-
-def _sentences(rng: np.random.Generator, owners: Ints, openers: Ints, words: int, length: int) -> Ints:
-    """Draw (sentences, length) words from a grammar over function words and content words of the sentence's topic."""
-    first = 2 * _openers(words)
+def _sentences(rng: np.random.Generator, owners: Ints, opening: Ints, first: int, words: int, length: int) -> Ints:
+    """Draw (sentences, length) words: function words from ``first`` on, then the content words of each topic."""
+    count = len(owners)
     functions = max(6, (words - first) // 12)
     content = (words - first - functions) // _TOPICS
+    function_shares, content_shares = _zipf(functions), _zipf(content)
     topics = rng.permuted(np.tile(np.arange(_TOPICS), (owners[-1] + 1, 1)), axis=1)
-    topic = topics[owners, (rng.random(len(owners)) > _P_FIRST_TOPIC).astype(np.int64)]
+    topic = topics[owners, (rng.random(count) > _P_FIRST_TOPIC).astype(np.int64)]
     # Usual successors: of a function word, a place in the topic's word list; of any other word, a function word.
-    after_function = rng.choice(content, size=(functions, 3), p=_zipf(content))
-    after_other = rng.choice(functions, size=(words, 3), p=_zipf(functions))
-    text = np.zeros((len(owners), length), dtype=np.int64)
-    text[:, 0] = openers
+    after_function = rng.choice(content, size=(functions, 3), p=content_shares)
+    after_other = rng.choice(functions, size=(words, 3), p=function_shares)
+    text = np.zeros((count, length), dtype=np.int64)
+    text[:, 0] = opening
     for step in range(1, length):
         last = text[:, step - 1]
         after_a_function = (last >= first) & (last < first + functions)
-        successor = rng.choice(3, size=len(owners), p=_SUCCESSORS)
-        free_function = rng.random(len(owners)) < _P_FUNCTION
-        follows = rng.random(len(owners)) < _P_SUCCESSOR
+        successor = rng.choice(3, size=count, p=_SUCCESSORS)
+        free_function = rng.random(count) < _P_FUNCTION
+        follows = rng.random(count) < _P_SUCCESSOR
         is_function = np.where(follows, ~after_a_function, free_function)
-        function = np.where(
-            follows, after_other[last, successor], rng.choice(functions, size=len(owners), p=_zipf(functions))
-        )
-        place = np.where(
-            follows,
-            after_function[np.where(after_a_function, last - first, 0), successor],
-            rng.choice(content, size=len(owners), p=_zipf(content)),
-        )
+        any_function = rng.choice(functions, size=count, p=function_shares)
+        function = np.where(follows, after_other[last, successor], any_function)
+        usual_place = after_function[np.where(after_a_function, last - first, 0), successor]
+        place = np.where(follows, usual_place, rng.choice(content, size=count, p=content_shares))
         text[:, step] = first + np.where(is_function, function, functions + topic * content + place)
     return text
 

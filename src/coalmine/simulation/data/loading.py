@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from coalmine.arrays import Array, Ints
 from coalmine.errors import InputError
-from coalmine.simulation.data import partition as partitions
-from coalmine.simulation.data import tables
-from coalmine.simulation.data.federated import Splits
+from coalmine.simulation.data import files
+from coalmine.simulation.data.federated import FederatedData, Splits, Task, group_by_user
+from coalmine.simulation.data.files import Columns
 from coalmine.simulation.data.generated_text import generated_text
-from coalmine.simulation.data.images import ArrayData, digits, read_arrays, read_named_arrays
-from coalmine.simulation.data.leaf import Images, leaf_splits, read_leaf
-from coalmine.simulation.data.named import NAMED, file_of, named
-from coalmine.simulation.data.partition import Balanced, Iid, Natural, Partition
-from coalmine.simulation.data.records import read_records
-from coalmine.simulation.data.splitting import SplitOptions, split_by_user
-from coalmine.simulation.data.store import INDEX, open_saved
-from coalmine.simulation.data.text import (
-    Corpus,
-    classification_splits,
-    language_splits,
-    split_lines,
-    tokenize_characters,
-    tokenize_words,
-)
+from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
+from coalmine.simulation.data.text import classification_splits, language_splits, tokenize_characters, tokenize_words
 from coalmine.simulation.data.vocabulary import Level
 
-_CLIENTS = 100  # default number of clients for data without users
+_VARIABLE = "COALMINE_DATA"  # names the directory of these files
+_FILES = {
+    "mnist": "mnist.npz",
+    "fashion-mnist": "fashion_mnist.npz",
+    "cifar10": "cifar10.npz",
+    "svhn": "svhn_digits.npz",
+    "shakespeare": "shakespeare_roles.jsonl.gz",
+    "stackexchange": "stackexchange_users.jsonl.gz",
+    "ubuntu-irc": "ubuntu_irc_users.jsonl.gz",
+    "scotus": "scotus_speakers.jsonl.gz",
+    "sent140": "sent140_sample.jsonl.gz",
+}
 
+NAMES = ("digits", "generated-text", *_FILES)
+"""Names of data sets that `load` takes; the first two need no file."""
 
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """Options of `load` that apply to some sources only; None means the default."""
-
-    level: Level | None
-    positions: int | None
-    vocabulary_size: int | None
-    keys: Mapping[str, str] | None
-    images: Path | str | Images | None
-
-    def check(self, source: str, *accepted: str) -> None:
-        """Raise if an option is set that ``source`` does not accept."""
-        for name, value in vars(self).items():
-            if value is not None and name not in accepted:
-                hint = f"it accepts {', '.join(accepted)}" if accepted else "leave it out"
-                raise InputError(f"{source} cannot be loaded with {name}={value!r:.40}; {hint}")
+_CLIENTS = 100  # default number of IID clients for data without users
+_MOST_CLASSES = 1_000_000  # beyond, labels are more likely a mistake
 
 
 def load(
-    name_or_path: str | Path,
+    source: str | Path | Any,
     *,
-    partition: str | Partition | None = None,
+    partition: str | None = None,
     seed: int = 0,
     test_fraction: float | None = None,
     pool_fraction: float = 0.0,
@@ -62,7 +53,6 @@ def load(
     positions: int | None = None,
     vocabulary_size: int | None = None,
     keys: Mapping[str, str] | None = None,
-    images: Path | str | Images | None = None,
 ) -> Splits:
     """Load a data set and split its users into train, test and pool.
 
@@ -70,11 +60,12 @@ def load(
     of a training user ends up in test or pool.
 
     Args:
-        name_or_path: A name such as ``"digits"`` or ``"mnist"`` (`NAMES` lists them), or a path: an .npz file of
-            arrays, a .jsonl or .jsonl.gz file of texts by user, a .json file or directory of LEAF, a .parquet or .arrow
-            file, a directory that ``save_to_disk`` of Hugging Face's ``datasets`` wrote, or one that `save` wrote.
-        partition: ``"natural"``, ``"iid:100"``, ``"dirichlet:0.1/100"``, ``"balanced:40"`` or a `Partition`. By default
-            the users of the data, or IID clients if it has none.
+        source: A name such as ``"digits"`` or ``"mnist"`` (`NAMES` lists them); a path: an .npz file of arrays, a
+            .jsonl or .jsonl.gz file of texts by user, a .json file or directory of LEAF, a .csv, .parquet or .arrow
+            file, or a directory that ``save_to_disk`` of Hugging Face's ``datasets`` wrote; or a ``Dataset`` or
+            ``DatasetDict`` of that library.
+        partition: ``"natural"``, ``"iid:100"``, ``"dirichlet:0.1/100"`` or ``"balanced:40"``. By default the users of
+            the data, or IID clients if it has none.
         seed: Seed for which user is in which split, and for the partition.
         test_fraction: Fraction of users (of examples, if there are no users) to test on. By default the test users that
             the data comes with, or a tenth.
@@ -83,8 +74,7 @@ def load(
         level: ``"words"`` or ``"characters"``, for text without labels.
         positions: Sequence length in tokens, for text.
         vocabulary_size: Largest size of the vocabulary including special tokens, for text.
-        keys: Names of the columns in your own file, such as ``{"inputs": "scan", "users": "ward"}``.
-        images: For LEAF's CelebA: an .npz file, or a mapping, with one array per image name.
+        keys: Names of the columns in your own file, such as ``{"input": "scan", "label": "finding", "user": "ward"}``.
 
     Returns:
         Training and test users, and a pool if ``pool_fraction`` is positive.
@@ -99,189 +89,172 @@ def load(
         >>> splits.train.client(0).inputs.shape
         (71, 1, 8, 8)
     """
-    chosen = _parse(partition)
+    kind = None if partition is None else parse_partition(partition)[0]
     split = SplitOptions(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
-    options = _Options(level=level, positions=positions, vocabulary_size=vocabulary_size, keys=keys, images=images)
-    path = Path(name_or_path)
+    name = source if isinstance(source, str | Path) else "the table"
     try:
-        if isinstance(name_or_path, str) and (name_or_path in NAMED or not path.exists()):
-            splits, default = _load_named(name_or_path, split, options)
-        elif path.exists():
-            splits, default = _load_path(path, split, options, regrouped=chosen is not None)
-        else:
-            raise InputError(f"there is no file {path}")
-    except InputError as error:
-        if str(name_or_path) in str(error):
-            raise
-        raise InputError(f"{name_or_path}: {error}") from error
-    return _regroup(str(name_or_path), splits, default, chosen, seed)
-
-
-def from_datasets(
-    source: Any,
-    *,
-    input: str | None = None,
-    label: str | None = None,
-    user: str | None = None,
-    test: Any = None,
-    partition: str | Partition | None = None,
-    seed: int = 0,
-    test_fraction: float | None = None,
-    pool_fraction: float = 0.0,
-    min_examples: int = 1,
-    level: Level | None = None,
-    positions: int | None = None,
-    vocabulary_size: int | None = None,
-) -> Splits:
-    """Split tables of Hugging Face's ``datasets`` that are in memory into train, test and pool.
-
-    Args:
-        source: A Dataset, a DatasetDict with ``train`` and optionally ``test``, or partitions, each of which is a user:
-            a list or dict of Datasets, or a Partitioner of flwr-datasets.
-        input: Column of inputs. Usual names such as ``image``, ``text`` and ``x`` are recognized.
-        label: Column of labels.
-        user: Column of users.
-        test: Data to test on, if ``source`` has no test part.
-        partition: As for `load`.
-        seed: As for `load`.
-        test_fraction: As for `load`.
-        pool_fraction: As for `load`.
-        min_examples: As for `load`.
-        level: As for `load`.
-        positions: As for `load`.
-        vocabulary_size: As for `load`.
-
-    Returns:
-        Training and test users, and a pool if ``pool_fraction`` is positive.
-
-    Raises:
-        InputError: If ``datasets`` is not installed, if a column is missing, or as for `load`.
-
-    Example:
-        >>> from datasets import Dataset  # doctest: +SKIP
-        >>> table = Dataset.from_dict({"x": [[0.0], [1.0]] * 20, "y": [0, 1] * 20, "user": list(range(20)) * 2})
-        ... # doctest: +SKIP
-        >>> from_datasets(table).train  # doctest: +SKIP
-        FederatedData(18 clients of 2 examples, 36 in all, 1, 2 classes)
-    """
-    chosen = _parse(partition)
-    split = SplitOptions(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
-    keys = {role: name for role, name in (("inputs", input), ("labels", label), ("users", user)) if name is not None}
-    options = _Options(level=level, positions=positions, vocabulary_size=vocabulary_size, keys=keys, images=None)
-    splits, default = _load_table("the data", source, test, split, options)
-    return _regroup("the data", splits, default, chosen, seed)
-
-
-def _parse(partition: str | Partition | None) -> Partition | None:
-    """Return the partition that a string describes; partitions and None as they are."""
-    chosen = partitions.parse(partition) if isinstance(partition, str) else partition
-    if not isinstance(chosen, Partition | None):
-        raise InputError(f"unknown partition {chosen!r:.40}; {partitions.ACCEPTED}")
-    return chosen
-
-
-def _regroup(name: str, splits: Splits, default: Partition, chosen: Partition | None, seed: int) -> Splits:
-    """Apply the chosen partition, or the default one."""
-    if isinstance(default, Iid) and isinstance(chosen, Natural | Balanced):
-        raise InputError(f"{name} has no users, so the partition cannot be {chosen}: use iid or dirichlet")
-    return partitions.repartition(splits, chosen or default, seed=seed)
-
-
-def _load_named(name: str, split: SplitOptions, options: _Options) -> tuple[Splits, Partition]:
-    """Load a data set by its name; return it with its default partition."""
-    if name not in NAMED and Path(name).suffix in (".npz", ".json", ".jsonl", ".gz", *tables.SUFFIXES):
-        raise InputError(f"there is no file {name}")
-    entry = named(name)
-    default = partitions.parse(entry.partition)
-    if entry.kind == "digits":
-        options.check(name)
-        return split_by_user(digits(), split), default
-    if entry.kind == "generated-text":
-        options.check(name, "positions", "vocabulary_size")
-        return generated_text(
-            positions=20 if options.positions is None else options.positions,
-            vocabulary_size=1000 if options.vocabulary_size is None else options.vocabulary_size,
-            split=split,
-        ), default
-    if entry.kind == "arrays":
-        options.check(name)
-        return _split_arrays(read_arrays(file_of(name)), split)[0], default
-    corpus = read_records(file_of(name))
-    return _split_texts(name, corpus, split, options, level="words" if entry.kind == "labeled" else entry.kind), default
-
-
-def _load_path(path: Path, split: SplitOptions, options: _Options, *, regrouped: bool) -> tuple[Splits, Partition]:
-    """Load a file or directory; return it with its default partition."""
-    if path.is_dir() and (path / INDEX).exists():
-        options.check(str(path))
-        if split != SplitOptions(seed=split.seed):
-            raise InputError(f"{path} is already split: leave out test_fraction, pool_fraction and min_examples")
-        return open_saved(path), Natural()
-    if tables.is_saved(path) or path.suffix in tables.SUFFIXES:
-        return _load_table(str(path), tables.open_table(path), None, split, options)
-    if path.is_dir() or path.suffix == ".json":
-        options.check(str(path), "positions", "vocabulary_size", "images")
-        images = read_named_arrays(Path(options.images)) if isinstance(options.images, str | Path) else options.images
-        return leaf_splits(
-            read_leaf(path),
-            split,
-            positions=options.positions,
-            vocabulary_size=options.vocabulary_size,
-            images=images,
-        ), Natural()
-    if path.suffix == ".npz":
-        options.check(str(path), "keys")
-        arrays = read_arrays(path, keys=options.keys)
-        # An array with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
-        if arrays.unrecognized and not arrays.has_users and not regrouped:
+        if source == "generated-text":
+            if level is not None:
+                raise InputError("generated-text consists of words: leave out level")
+            splits = generated_text(split=split, positions=positions or 20, vocabulary_size=vocabulary_size or 1000)
+            return repartition(splits, partition or "natural", seed=seed)
+        columns, test_names = _joined(*_read(source, keys or {}))
+        if isinstance(columns.inputs, list):
+            if source == "shakespeare":
+                level = level or "characters"
+            splits = _text_splits(columns, test_names, split, level, positions, vocabulary_size)
+            return repartition(splits, partition or "natural", seed=seed)
+        if (level, positions, vocabulary_size) != (None, None, None):
+            raise InputError(f"{name} holds numbers, but level, positions and vocabulary_size apply to texts")
+        if columns.users is None and kind in ("natural", "balanced"):
+            raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
+        # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
+        if columns.unknown and columns.users is None and partition is None and source not in NAMES:
             raise InputError(
-                f"{path} has unrecognized arrays: {', '.join(arrays.unrecognized)}. If one holds the user of each"
-                f' example, pass keys={{"users": "{arrays.unrecognized[0]}"}}; if none does, pass a partition such as'
-                ' "iid:100"'
+                f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each example,"
+                f' pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as "iid:100"'
             )
-        return _split_arrays(arrays, split)
+        splits = _number_splits(columns, test_names, split)
+        if partition is None and columns.users is None:
+            partition = f"iid:{50 if source == 'digits' else min(_CLIENTS, len(splits.train))}"
+        return repartition(splits, partition or "natural", seed=seed)
+    except InputError as error:
+        if str(name) in str(error):
+            raise
+        raise InputError(f"{name}: {error}") from error
+
+
+def _read(source: str | Path | Any, keys: Mapping[str, str]) -> files.Parts:
+    """Read a data set by its name, from a path or from a table in memory."""
+    for key in keys:
+        if key not in ("input", "label", "user") or source in NAMES:
+            raise InputError(f"keys name the input, label and user of your own files, got {key!r} for {source}")
+    if not isinstance(source, str | Path):
+        return files.read_table(source, keys)
+    if source == "digits":
+        from sklearn.datasets import load_digits  # slow to import
+
+        bunch = load_digits()
+        images = (bunch.images / 16).astype(np.float32)[:, None]
+        return Columns(inputs=images, labels=bunch.target.astype(np.uint8), users=None), None
+    path = _named_file(str(source)) if source in _FILES else Path(source)
+    if not path.exists():
+        close = difflib.get_close_matches(str(source).lower(), NAMES, n=3, cutoff=0.5)
+        question = f"did you mean {' or '.join(close)}? " if close else ""
+        raise InputError(f"there is no data set and no file {str(source)!r}; {question}Data sets: {', '.join(NAMES)}")
+    if path.suffix == ".npz":
+        return files.read_npz(path, keys)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
-        corpus = read_records(path, keys=options.keys)
-        return _split_texts(str(path), corpus, split, options, "keys", level="words"), Natural()
-    raise InputError(
-        f"{path} must end in .npz, .jsonl, .jsonl.gz, .json, .parquet or .arrow, or be a directory of LEAF or of saved"
-        " data"
-    )
+        return files.read_jsonl(path, keys)
+    if path.suffix in files.TABLES or files.is_saved_table(path):
+        return files.read_table(path, keys)
+    if path.is_dir() or path.suffix == ".json":
+        return files.read_leaf(path)
+    raise InputError(f"{path} must end in .npz, .jsonl, .jsonl.gz, .json, {', '.join(files.TABLES)}, or be a directory")
 
 
-def _load_table(name: str, source: Any, test: Any, split: SplitOptions, options: _Options) -> tuple[Splits, Partition]:
-    """Load a table of ``datasets``; return it with its default partition."""
-    train, test_part = tables.split_parts(source)
-    test = test_part if test is None else test
-    keys = options.keys or {}
-    test_table = None if test is None else tables.read(test, keys=keys)
-    data = tables.to_data(tables.read(train, keys=keys), test_table, source=name)
-    if isinstance(data, ArrayData):
-        options.check(name, "keys")
-        return _split_arrays(data, split)
-    return _split_texts(name, data, split, options, "keys", level="words"), Natural()
-
-
-def _split_arrays(arrays: ArrayData, split: SplitOptions) -> tuple[Splits, Partition]:
-    """Split arrays by user; the default partition is IID if there are no users."""
-    splits = split_by_user(arrays.data, split, test=arrays.test)
-    return splits, Natural() if arrays.has_users else Iid(min(_CLIENTS, len(splits.train)))
-
-
-def _split_texts(
-    name: str, corpus: Corpus, split: SplitOptions, options: _Options, *accepted: str, level: Level
-) -> Splits:
-    """Split texts by user, to classify if they have labels, else to predict the next token at ``level`` by default."""
-    if corpus.labels is not None:
-        options.check(name, "positions", "vocabulary_size", *accepted)
-        return classification_splits(
-            corpus, split, positions=options.positions, vocabulary_size=options.vocabulary_size
+def _named_file(name: str) -> Path:
+    """Return the path of a named data set's file, or raise with what is missing."""
+    directory = os.environ.get(_VARIABLE)
+    if not directory:
+        raise InputError(
+            f"{name} needs the file {_FILES[name]}: set the environment variable {_VARIABLE} to its directory"
         )
-    options.check(name, "level", "positions", "vocabulary_size", *accepted)
-    level = options.level or level
-    if level not in ("words", "characters"):
+    path = Path(directory) / _FILES[name]
+    if not path.is_file():
+        raise InputError(f"{name} needs the file {path.name}, which is not in {directory} ({_VARIABLE})")
+    return path
+
+
+def _joined(train: Columns, test: Columns | None) -> tuple[Columns, set[str]]:
+    """Join training and test examples into one table; return it with the names of the users that are for testing."""
+    if test is None:
+        return train, set()
+    if (train.users is None) != (test.users is None) or (train.labels is None) != (test.labels is None):
+        raise InputError("train and test must both have users, or labels, or neither")
+    users = None if train.users is None else [*train.users, *(test.users or ())]
+    labels = None if train.labels is None else np.concatenate([train.labels, test.labels])
+    if isinstance(train.inputs, list):
+        inputs: Array | list[str] = [*train.inputs, *test.inputs]
+    elif train.inputs.shape[1:] != np.shape(test.inputs)[1:]:
+        raise InputError(f"train and test must have one shape, got {train.inputs.shape} and {np.shape(test.inputs)}")
+    else:
+        inputs = np.concatenate([train.inputs, np.asarray(test.inputs)])
+    names = set(test.users or (f"example-{i}" for i in range(len(train.inputs), len(inputs))))
+    # After a split by example, such as LEAF's split by sample, users are in both parts: split by user instead.
+    if not names.isdisjoint(train.users or ()):
+        names = set()
+    return replace(train, inputs=inputs, labels=labels, users=users), names
+
+
+def _test_users(names: Sequence[str], test_names: set[str]) -> Ints | None:
+    """Return the numbers of the users that are for testing; None if the data comes with none."""
+    return np.flatnonzero([name in test_names for name in names]) if test_names else None
+
+
+def _number_splits(columns: Columns, test_names: set[str], split: SplitOptions) -> Splits:
+    """Split examples of numbers by user, or example by example if there are no users.
+
+    Images without channels get one, and channels that come last (1, 3 or 4 of them) are moved to the front.
+    """
+    inputs, labels = np.asarray(columns.inputs), _labels(columns)
+    if inputs.dtype.kind not in "biuf" or inputs.ndim < 2:
+        raise InputError(f"inputs must be numbers, one row per example, got {inputs.dtype} of shape {inputs.shape}")
+    if inputs.ndim == 3:
+        inputs = inputs[:, None]
+    elif inputs.ndim == 4 and inputs.shape[3] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4):
+        inputs = np.ascontiguousarray(np.moveaxis(inputs, 3, 1))
+    if inputs.dtype != np.uint8 and columns.tokens is None:
+        inputs = inputs.astype(np.float32, copy=False)
+    classes = columns.classes or max(2, int(labels.max()) + 1)
+    task = Task(input_shape=inputs.shape[1:], classes=classes, tokens=columns.tokens)
+    # Without users every example is its own user, until a partition joins them.
+    users = columns.users or [f"example-{i}" for i in range(len(inputs))]
+    data = FederatedData.from_users(inputs=inputs, targets=labels, users=users, task=task)
+    return split_by_user(data, split, test_users=_test_users(data.names, test_names))
+
+
+def _labels(columns: Columns) -> Array:
+    """Return integer labels (n,), one per example."""
+    if columns.labels is None:
+        raise InputError('the data has no labels: name their column, such as keys={"label": "finding"}')
+    labels, count = columns.labels, len(columns.inputs)
+    if labels.shape == (count, 1):
+        labels = labels[:, 0]
+    if labels.dtype.kind not in "iu" or labels.shape != (count,) or not count:
+        raise InputError(f"labels must be integers, one for each of {count} examples, got {labels!r:.60}")
+    if not 0 <= labels.min() <= labels.max() <= _MOST_CLASSES:
+        raise InputError(f"labels must be in 0..{_MOST_CLASSES:,}, got {labels.min()} to {labels.max()}")
+    return labels
+
+
+def _text_splits(
+    columns: Columns,
+    test_names: set[str],
+    split: SplitOptions,
+    level: Level | None,
+    positions: int | None,
+    vocabulary_size: int | None,
+) -> Splits:
+    """Split texts by user, to classify if they have labels, else to predict the next word or character."""
+    if level not in (None, "words", "characters"):
         raise InputError(f"level must be words or characters, got {level!r}")
-    tokenized = tokenize_words(split_lines(corpus)) if level == "words" else tokenize_characters(corpus)
+    if not columns.users:
+        raise InputError('texts need a column of users: name it, such as keys={"user": "author"}')
+    names, owners, order = group_by_user(columns.users)
+    texts = [columns.inputs[i] for i in order.tolist()]
+    if columns.labels is not None:
+        if level is not None:
+            raise InputError("texts with labels are read by words: leave out level")
+        tokenized = tokenize_words(names, owners, texts)
+        labels, test_users = _labels(columns)[order], _test_users(names, test_names)
+        return classification_splits(
+            tokenized, labels, split, positions=positions, vocabulary_size=vocabulary_size, test_users=test_users
+        )
+    if level == "characters":
+        tokenized = tokenize_characters(names, owners, texts)
+    else:
+        tokenized = tokenize_words(names, owners, texts, by_line=True)
     return language_splits(
-        tokenized, split, level=level, positions=options.positions, vocabulary_size=options.vocabulary_size
+        tokenized, split, level=level or "words", positions=positions, vocabulary_size=vocabulary_size
     )

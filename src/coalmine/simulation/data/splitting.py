@@ -1,19 +1,24 @@
-"""Splitting users into training users, test users and a pool set aside for designing canaries."""
+"""Which user is in which split, and which clients share the examples of a split.
+
+Users are split first. A partition then regroups the examples of each split into other clients, as an index over them
+and never a copy, so no example of a training user ends up in test or pool.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count, check_probability
-from coalmine.simulation.data.federated import FederatedData, Splits
+from coalmine.errors import InputError, check_count, check_positive, check_probability
+from coalmine.parsing import parse_kind
+from coalmine.simulation.data.federated import FederatedData, Splits, consecutive_bounds, numbered_within
 
 if TYPE_CHECKING:
-    from coalmine.arrays import Ints
+    from coalmine.arrays import Floats, Ints
 
-TEST_FRACTION = 0.1
+_TEST_FRACTION = 0.1  # of the users, if the data has no test users of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +48,8 @@ class SplitOptions:
     def __post_init__(self) -> None:
         if self.test_fraction is not None:
             check_probability("test_fraction", self.test_fraction)
-        if isinstance(self.pool_fraction, str) or not 0 <= self.pool_fraction < 1:
-            raise InputError(f"pool_fraction must be in [0, 1), got {self.pool_fraction}")
+        if self.pool_fraction:
+            check_probability("pool_fraction", self.pool_fraction)
         if (self.test_fraction or 0.0) + self.pool_fraction >= 1:
             raise InputError(
                 f"test_fraction and pool_fraction must leave users to train on, got {self.test_fraction} and"
@@ -53,30 +58,29 @@ class SplitOptions:
         check_count("min_examples", self.min_examples)
         check_count("seed", self.seed, least=0)
 
-    def keep(self, sizes: Ints) -> Ints:
-        """Return the indices of users with enough examples."""
+    def split(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+        """Return the numbers of the training, test and pool users, each in ascending order.
+
+        Every fraction above 0 gets at least one user.
+
+        Args:
+            sizes: Number of examples of each user, (users,).
+            test_users: The test users that the data comes with.
+        """
         users = np.flatnonzero(sizes >= self.min_examples)
         if not users.size:
             raise InputError(
                 f"no user has min_examples={self.min_examples} examples: the largest of {len(sizes)} has {sizes.max()}"
             )
-        return users
-
-    def split(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """Return the users kept, and the indices among them of train, test and pool, each in ascending order.
-
-        Every fraction above 0 gets at least one user. ``test_users`` are the test users that the data comes with.
-        """
-        users = self.keep(sizes)
         rng = np.random.default_rng(self.seed)
         if test_users is None:
             order = rng.permutation(len(users))
-            fraction = TEST_FRACTION if self.test_fraction is None else self.test_fraction
+            fraction = _TEST_FRACTION if self.test_fraction is None else self.test_fraction
             test_count = max(1, round(fraction * len(users)))
             test, others = order[:test_count], order[test_count:]
+        elif self.test_fraction is not None:
+            raise InputError(f"this data comes with test users: leave out test_fraction={self.test_fraction}")
         else:
-            if self.test_fraction is not None:
-                raise InputError(f"this data comes with test users: leave out test_fraction={self.test_fraction}")
             is_test = np.isin(users, test_users)
             test, others = np.flatnonzero(is_test), rng.permutation(np.flatnonzero(~is_test))
         pool_count = max(1, round(self.pool_fraction * len(users))) if self.pool_fraction else 0
@@ -85,16 +89,16 @@ class SplitOptions:
                 f"{len(users)} users (with {self.min_examples} examples or more) are too few for train, test"
                 f"{' and pool' if pool_count else ''}"
             )
-        return users, (np.sort(others[pool_count:]), np.sort(test), np.sort(others[:pool_count]))
+        return users[np.sort(others[pool_count:])], users[np.sort(test)], users[np.sort(others[:pool_count])]
 
 
-def split_by_user(data: FederatedData, options: SplitOptions, *, test: FederatedData | None = None) -> Splits:
+def split_by_user(data: FederatedData, options: SplitOptions, *, test_users: Ints | None = None) -> Splits:
     """Split data into disjoint sets of users.
 
     Args:
-        data: All users, or all but the test users if ``test`` is given.
+        data: All users.
         options: Fractions and seed.
-        test: Test users that the data comes with.
+        test_users: Numbers of the test users, if the data comes with some.
 
     Returns:
         Training and test users, and a pool if the options set one aside.
@@ -115,11 +119,147 @@ def split_by_user(data: FederatedData, options: SplitOptions, *, test: Federated
         >>> len(splits.train), splits.test.names
         (8, ['4', '6'])
     """
-    if test is None:
-        users, (train, tested, pool) = options.split(data.sizes)
-        test_data = data.subset(users[tested])
-    else:
-        sizes = np.concatenate([data.sizes, test.sizes])
-        users, (train, tested, pool) = options.split(sizes, test_users=np.arange(len(data), len(sizes)))
-        test_data = test.subset(users[tested] - len(data))
-    return Splits(train=data.subset(users[train]), test=test_data, pool=data.subset(users[pool]) if pool.size else None)
+    train, test, pool = options.split(data.sizes, test_users=test_users)
+    return Splits(train=data.subset(train), test=data.subset(test), pool=data.subset(pool) if pool.size else None)
+
+
+def parse_partition(text: str) -> tuple[str, float, int]:
+    """Return the kind of a partition, the concentration α (of Dirichlet) and the number of clients (or of examples).
+
+    Raises:
+        InputError: If the text is none of ``"natural"``, ``"iid:CLIENTS"``, ``"dirichlet:ALPHA/CLIENTS"`` and
+            ``"balanced:EXAMPLES"``.
+
+    Example:
+        >>> parse_partition("dirichlet:0.5/100")
+        ('dirichlet', 0.5, 100)
+    """
+
+    def dirichlet(numbers: str) -> tuple[str, float, int]:
+        alpha, clients = numbers.split("/")
+        return "dirichlet", check_positive("alpha", float(alpha)), check_count("clients", int(clients))
+
+    return parse_kind(
+        str(text),
+        {
+            "natural": lambda _: ("natural", 0.0, 0),
+            "iid:": lambda clients: ("iid", 0.0, check_count("clients", int(clients))),
+            "dirichlet:": dirichlet,
+            "balanced:": lambda size: ("balanced", 0.0, check_count("the size of a client", int(size))),
+        },
+        f"unknown partition {text!r:.40}; accepted: natural, iid:CLIENTS, dirichlet:ALPHA/CLIENTS, balanced:EXAMPLES",
+    )
+
+
+def repartition(splits: Splits, partition: str, *, seed: int = 0) -> Splits:
+    """Regroup the examples of each split into other clients.
+
+    Examples stay in their split. Test and pool get clients of the same mean size as the training clients.
+
+    Args:
+        splits: Data to regroup.
+        partition: ``"natural"`` (the users as they are), ``"iid:CLIENTS"`` (`iid`), ``"dirichlet:ALPHA/CLIENTS"``
+            (`dirichlet`) or ``"balanced:EXAMPLES"`` (`balanced`).
+        seed: Seed for the assignment of examples to clients.
+
+    Returns:
+        The same examples, split by split, as other clients.
+
+    Raises:
+        InputError: If there are more clients than examples, or if the partition needs labels that the data lacks.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> splits = repartition(load("digits"), "iid:10")
+        >>> len(splits.train), len(splits.test)
+        (10, 1)
+    """
+    kind, alpha, number = parse_partition(partition)
+    if kind == "natural":
+        return splits
+
+    def regroup(data: FederatedData, clients: int, seed: int) -> FederatedData:
+        if kind == "balanced":
+            return balanced(data, number)
+        return iid(data, clients, seed) if kind == "iid" else dirichlet(data, alpha, clients, seed)
+
+    train = regroup(splits.train, number, seed)
+    mean = train.sizes.mean()
+    test = regroup(splits.test, max(1, round(splits.test.sizes.sum() / mean)), seed + 1)
+    pool = splits.pool
+    if pool is not None:
+        pool = regroup(pool, max(1, round(pool.sizes.sum() / mean)), seed + 2)
+    return Splits(train=train, test=test, pool=pool)
+
+
+def iid(data: FederatedData, clients: int, seed: int = 0) -> FederatedData:
+    """Assign examples at random to clients whose sizes differ by at most one."""
+    rows = np.random.default_rng(seed).permutation(data.indices)
+    return _equal_clients(data, rows, clients, "iid")
+
+
+def dirichlet(data: FederatedData, alpha: float, clients: int, seed: int = 0) -> FederatedData:
+    """Make clients of equal size with skewed labels (Hsu, Qi and Brown, 2019).
+
+    Each client draws its label distribution from a Dirichlet distribution with parameters α·p, where p is the label
+    distribution of the data, and then its examples without replacement. A label that runs out is removed and the rest
+    of the client's distribution is renormalized, so the last clients take what is left. Sizes are fixed beforehand, so
+    no client is empty. Because p sums to one, α = 1 with ten balanced labels is what other papers write as Dir(0.1).
+    """
+    if data.task.per_position:
+        raise InputError("a Dirichlet partition needs one label per example, but this data has one per position")
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(data.indices)
+    labels = data.targets[rows]
+    rows = rows[np.argsort(labels, kind="stable")]
+    left = np.unique(labels, return_counts=True)[1]
+    distributions = rng.dirichlet(alpha * left / left.sum(), size=clients)
+    first = np.cumsum(left) - left  # where the remaining examples of each label start in rows
+    assigned: list[Ints] = []
+    for size, distribution in zip(_equal_sizes(len(rows), clients), distributions, strict=True):
+        taken = _draw_labels(rng, int(size), distribution, left)
+        assigned.extend(rows[start : start + count] for start, count in zip(first, taken, strict=True))
+        first, left = first + taken, left - taken
+    return _equal_clients(data, np.concatenate(assigned), clients, "dirichlet")
+
+
+def balanced(data: FederatedData, size: int) -> FederatedData:
+    """Cut every user into clients of exactly ``size`` consecutive examples; a user's remaining examples are dropped.
+
+    These are the "balanced users" of Thakkar et al. (2020), *Understanding unintended memorization in federated
+    learning*.
+    """
+    pieces = data.sizes // size
+    if not pieces.any():
+        raise InputError(f"balanced:{size} leaves no client: the largest has {data.sizes.max()} examples")
+    owner = np.repeat(np.arange(len(data)), pieces)
+    piece = numbered_within(pieces)
+    start = data.bounds[owner, 0] + piece * size
+    names = [f"{data.names[o]}#{p}" for o, p in zip(owner.tolist(), piece.tolist(), strict=True)]
+    return replace(data, bounds=np.stack([start, start + size], axis=1), names=names)
+
+
+def _equal_sizes(examples: int, clients: int) -> Ints:
+    """Return sizes of clients that differ by at most one."""
+    return np.diff(np.arange(clients + 1) * examples // clients)
+
+
+def _equal_clients(data: FederatedData, rows: Ints, clients: int, name: str) -> FederatedData:
+    """Return the data with ``rows`` cut into clients of equal size."""
+    if clients > len(rows):
+        raise InputError(f"{clients} clients cannot share {len(rows)} examples: use at most {len(rows)} clients")
+    bounds = consecutive_bounds(_equal_sizes(len(rows), clients))
+    return replace(data, bounds=bounds, names=[f"{name}-{i}" for i in range(clients)], rows=rows)
+
+
+def _draw_labels(rng: np.random.Generator, size: int, distribution: Floats, left: Ints) -> Ints:
+    """Return how many examples of each label a client takes: ``size`` draws, at most ``left`` of each label."""
+    taken = np.zeros_like(left)
+    # Draws of a label that has run out are redrawn among the others, which is the same as drawing one by one.
+    while (missing := size - int(taken.sum())) > 0:
+        weight = np.where(taken < left, distribution, 0.0)
+        if not weight.sum() > 0:
+            # Tiny α: every label with a positive share has run out. Draw in proportion to what is left.
+            weight = (left - taken).astype(np.float64)
+        taken = np.minimum(taken + rng.multinomial(missing, weight / weight.sum()), left)
+    return taken

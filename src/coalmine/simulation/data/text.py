@@ -7,7 +7,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,53 +15,28 @@ import numpy as np
 from coalmine.arrays import Array
 from coalmine.errors import DataWarning, InputError, check_count
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds, numbered_within
-from coalmine.simulation.data.splitting import SplitOptions
+from coalmine.simulation.data.splitting import SplitOptions, split_by_user
 from coalmine.simulation.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Level, Vocabulary, words_in
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
 
-POSITIONS = {"words": 20, "characters": 80}
-POSITIONS_TO_CLASSIFY = 25
-VOCABULARY_SIZE = 10_000  # of words; all characters are kept
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Corpus:
-    """Texts grouped by user.
-
-    ``owners`` holds for each text the index of its user in ``users``, in ascending order. ``labels`` holds the class of
-    each text if texts are to be classified.
-    """
-
-    source: str
-    users: Sequence[str]
-    owners: Ints
-    texts: Sequence[str]
-    labels: Ints | None = None
-
-    @classmethod
-    def from_columns(
-        cls, *, source: str, users: Sequence[str], texts: Sequence[str], labels: Array | None = None
-    ) -> Corpus:
-        """Group texts by user; a user's texts keep their order."""
-        numbers: dict[str, int] = {}
-        column = np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
-        order = np.argsort(column, kind="stable")
-        if not np.array_equal(order, np.arange(len(order))):
-            texts = [texts[i] for i in order.tolist()]
-        classes = None if labels is None else np.asarray(labels, dtype=np.int64)[order]
-        return cls(source=source, users=list(numbers), owners=column[order], texts=texts, labels=classes)
-
-    def by_user(self) -> list[Sequence[str]]:
-        """Return the texts of each user."""
-        bounds = np.searchsorted(self.owners, np.arange(len(self.users) + 1))
-        return [self.texts[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+_POSITIONS = {"words": 20, "characters": 80}
+_POSITIONS_TO_CLASSIFY = 25
+_VOCABULARY_SIZE = 10_000  # of words; all characters are kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokenized:
-    """Texts as numbers: text i is the next ``lengths[i]`` of ``ids``, which are positions in ``words``."""
+    """Texts as numbers, user by user.
+
+    Args:
+        users: Names of the users.
+        owners: The user of each text, ascending.
+        lengths: Number of tokens of each text: text i is the next ``lengths[i]`` of ``ids``.
+        ids: Positions in ``words``.
+        words: Distinct words or characters.
+    """
 
     users: Sequence[str]
     owners: Ints
@@ -69,50 +44,51 @@ class Tokenized:
     ids: Ints
     words: Sequence[str]
 
-    def vocabulary(self, users: Ints, *, level: Level, size: int | None) -> Vocabulary:
-        """Return the vocabulary of some users."""
-        chosen = np.zeros(len(self.users), dtype=bool)
-        chosen[users] = True
-        ids = self.ids[np.repeat(chosen[self.owners], self.lengths)]
-        return Vocabulary.build(self.words, np.bincount(ids, minlength=len(self.words)), level=level, size=size)
+    def encoded(self, training_users: Ints, *, level: Level, size: int | None) -> tuple[Vocabulary, Array]:
+        """Return the vocabulary of the training users, and all texts as token ids of it."""
+        is_training = np.zeros(len(self.users), dtype=bool)
+        is_training[training_users] = True
+        ids = self.ids[np.repeat(is_training[self.owners], self.lengths)]
+        counts = np.bincount(ids, minlength=len(self.words))
+        vocabulary = Vocabulary.build(self.words, counts, level=level, size=size)
+        return vocabulary, vocabulary.lookup(self.words)[self.ids]
 
 
-def split_lines(corpus: Corpus) -> Corpus:
-    """Return a corpus with one text per line, for files that keep several messages or posts in one record."""
-    if corpus.labels is not None:
-        raise InputError(f"{corpus.source} has a label per text, so texts cannot be cut at line breaks")
-    lines = [text.split("\n") for text in corpus.texts]
-    owners = np.repeat(corpus.owners, [len(parts) for parts in lines])
-    return Corpus(source=corpus.source, users=corpus.users, owners=owners, texts=list(chain.from_iterable(lines)))
-
-
-def tokenize_words(corpus: Corpus) -> Tokenized:
-    """Return the words of every text, numbered in order of appearance."""
+def tokenize_words(users: Sequence[str], owners: Ints, texts: Sequence[str], *, by_line: bool = False) -> Tokenized:
+    """Return the words of every text, or of every line of it, numbered in order of appearance."""
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__  # a new word gets the next number
     ids = array("i")
-    lengths = np.empty(len(corpus.texts), dtype=np.int64)
-    for i, text in enumerate(corpus.texts):
-        before = len(ids)
-        ids.extend(map(numbers.__getitem__, words_in(text)))
-        lengths[i] = len(ids) - before
-    flat = np.frombuffer(ids, dtype=np.intc) if ids else np.empty(0, dtype=np.intc)
+    lengths: list[int] = []
+    lines_of: list[int] = []
+    for text in texts:
+        lines = text.split("\n") if by_line else [text]
+        for line in lines:
+            before = len(ids)
+            ids.extend(map(numbers.__getitem__, words_in(line)))
+            lengths.append(len(ids) - before)
+        lines_of.append(len(lines))
     return Tokenized(
-        users=corpus.users, owners=corpus.owners, lengths=lengths, ids=flat.astype(np.int64), words=list(numbers)
+        users=users,
+        owners=np.repeat(owners, lines_of),
+        lengths=np.array(lengths, dtype=np.int64),
+        ids=np.array(ids, dtype=np.int64),
+        words=list(numbers),
     )
 
 
-def tokenize_characters(corpus: Corpus) -> Tokenized:
+def tokenize_characters(users: Sequence[str], owners: Ints, texts: Sequence[str]) -> Tokenized:
     """Return the characters of every user, whose texts are joined by line breaks."""
-    joined = ["\n".join(texts) for texts in corpus.by_user()]
+    bounds = np.searchsorted(owners, np.arange(len(users) + 1)).tolist()
+    joined = ["\n".join(texts[start:stop]) for start, stop in pairwise(bounds)]
     codes = np.frombuffer("".join(joined).encode("utf-32-le", errors="replace"), dtype="<u4").astype(np.int64)
     # Renumber the code points that occur, in ascending order. A table is faster than np.unique on millions of codes.
-    occurs = np.bincount(codes) > 0
+    occurs = np.bincount(codes, minlength=1) > 0
     return Tokenized(
-        users=corpus.users,
-        owners=np.arange(len(corpus.users)),
+        users=users,
+        owners=np.arange(len(users)),
         lengths=np.array([len(text) for text in joined], dtype=np.int64),
-        ids=(np.cumsum(occurs) - 1)[codes] if codes.size else codes,
+        ids=(np.cumsum(occurs) - 1)[codes],
         words=[chr(code) for code in np.flatnonzero(occurs).tolist()],
     )
 
@@ -131,35 +107,30 @@ def language_splits(
     where a text ends, if there is room. Characters: consecutive windows of ``positions`` characters, so that every
     character of a user except the first is predicted exactly once. Short pieces are padded; padding is ignored.
     """
-    positions = check_count("positions", POSITIONS[level] if positions is None else positions, least=2)
+    positions = check_count("positions", _POSITIONS[level] if positions is None else positions, least=2)
     if vocabulary_size is None and level == "words":
-        vocabulary_size = VOCABULARY_SIZE
+        vocabulary_size = _VOCABULARY_SIZE
     # A text of n words has ⌈n / positions⌉ pieces. Of n characters n − 1 are predicted, so a single one has no window.
     predicted = tokenized.lengths if level == "words" else tokenized.lengths - 1
     pieces = np.maximum(0, -(-predicted // positions))
     sizes = np.bincount(tokenized.owners, weights=pieces, minlength=len(tokenized.users)).astype(np.int64)
     if not sizes.any():
         raise InputError("the texts hold nothing to learn from: no user has a word, or two characters")
-    empty = np.flatnonzero(sizes == 0)
-    if empty.size:
-        warnings.warn(
-            f"{empty.size:,} of {len(sizes):,} users have no text to learn from and are dropped, such as"
-            f" {tokenized.users[int(empty[0])]!r:.60}",
-            DataWarning,
-            stacklevel=2,
-        )
-    users, parts = split.split(sizes)
-    vocabulary = tokenized.vocabulary(users[parts[0]], level=level, size=vocabulary_size)
-    ids = vocabulary.lookup(tokenized.words)[tokenized.ids]
+    empty = int((sizes == 0).sum())
+    if empty:
+        message = f"{empty:,} of {len(sizes):,} users have no text to learn from and are dropped"
+        warnings.warn(message, DataWarning, stacklevel=2)
+    vocabulary, ids = tokenized.encoded(split.split(sizes)[0], level=level, size=vocabulary_size)
     fill = _word_pieces if level == "words" else _character_windows
     tokens = fill(ids, tokenized.lengths, pieces, positions)
     size = len(vocabulary)
     task = Task(input_shape=(positions,), classes=size, tokens=size, per_position=True, ignored=PAD)
-    return _splits(tokens[:, :-1], tokens[:, 1:], tokenized.users, sizes, users, parts, task, vocabulary)
+    return split_by_user(_data(tokens[:, :-1], tokens[:, 1:], tokenized, sizes, task, vocabulary), split)
 
 
 def classification_splits(
-    corpus: Corpus,
+    tokenized: Tokenized,
+    labels: Ints,
     split: SplitOptions,
     *,
     positions: int | None = None,
@@ -171,21 +142,19 @@ def classification_splits(
     Short texts are padded in front, so that the last position, from which recurrent models predict, is always a word. A
     text without words becomes a single unknown one. ``test_users`` are the test users that the data comes with.
     """
-    if corpus.labels is None:
-        raise InputError(f"{corpus.source} has no labels to classify texts by")
-    positions = check_count("positions", POSITIONS_TO_CLASSIFY if positions is None else positions)
-    tokenized = tokenize_words(corpus)
-    sizes = np.bincount(corpus.owners, minlength=len(corpus.users))
-    users, parts = split.split(sizes, test_users=test_users)
-    size = VOCABULARY_SIZE if vocabulary_size is None else vocabulary_size
-    vocabulary = tokenized.vocabulary(users[parts[0]], level="words", size=size)
-    ids = vocabulary.lookup(tokenized.words)[tokenized.ids]
-    tokens = np.full((len(corpus.texts), positions), PAD, dtype=ids.dtype)
-    tokens[tokenized.lengths == 0, -1] = UNKNOWN
-    tokens[_mask(tokenized.lengths, positions)[:, ::-1]] = ids[numbered_within(tokenized.lengths) < positions]
-    classes = max(2, int(corpus.labels.max()) + 1)
-    task = Task(input_shape=(positions,), classes=classes, tokens=len(vocabulary))
-    return _splits(tokens, corpus.labels, corpus.users, sizes, users, parts, task, vocabulary)
+    positions = check_count("positions", _POSITIONS_TO_CLASSIFY if positions is None else positions)
+    size = _VOCABULARY_SIZE if vocabulary_size is None else vocabulary_size
+    lengths = tokenized.lengths
+    sizes = np.bincount(tokenized.owners, minlength=len(tokenized.users))
+    training_users = split.split(sizes, test_users=test_users)[0]
+    vocabulary, ids = tokenized.encoded(training_users, level="words", size=size)
+    tokens = np.full((len(lengths), positions), PAD, dtype=ids.dtype)
+    tokens[lengths == 0, -1] = UNKNOWN
+    # Assignment through a mask fills row by row, in the order of the words.
+    tokens[_mask(lengths, positions)[:, ::-1]] = ids[numbered_within(lengths) < positions]
+    task = Task(input_shape=(positions,), classes=max(2, int(labels.max()) + 1), tokens=len(vocabulary))
+    data = _data(tokens, labels, tokenized, sizes, task, vocabulary)
+    return split_by_user(data, split, test_users=test_users)
 
 
 def _mask(lengths: Ints, width: int) -> Array:
@@ -217,24 +186,16 @@ def _character_windows(ids: Array, lengths: Ints, windows: Ints, positions: int)
     return np.where(mask, ids[places], ids.dtype.type(PAD))
 
 
-def _splits(
-    inputs: Array,
-    targets: Array,
-    names: Sequence[str],
-    sizes: Ints,
-    users: Ints,
-    parts: tuple[Ints, Ints, Ints],
-    task: Task,
-    vocabulary: Vocabulary,
-) -> Splits:
-    """Return the splits of arrays that hold ``sizes`` consecutive examples per user."""
-    data = FederatedData(
+def _data(
+    inputs: Array, targets: Array, tokenized: Tokenized, sizes: Ints, task: Task, vocabulary: Vocabulary
+) -> FederatedData:
+    """Return arrays that hold ``sizes`` consecutive examples per user as federated data, without empty users."""
+    users = np.flatnonzero(sizes)
+    return FederatedData(
         inputs=inputs,
         targets=targets,
         bounds=consecutive_bounds(sizes)[users],
-        names=[names[user] for user in users.tolist()],
+        names=[tokenized.users[user] for user in users.tolist()],
         task=task,
         vocabulary=vocabulary,
     )
-    train, test, pool = parts
-    return Splits(train=data.subset(train), test=data.subset(test), pool=data.subset(pool) if pool.size else None)

@@ -12,7 +12,7 @@
 | How do I plant a bug, to see it found? | `planted_bug.with_bug` |
 | What does the server do with local reports? | `local.LDPServer` |
 
-The claimed guarantees are computed in `coalmine.accounting`, not here.
+The claimed guarantees are computed in `coalmine.claims`, not here.
 """
 
 from coalmine.simulation.mechanisms.central import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_delta, check_positive
 from coalmine.simulation.mechanisms.local_base import UNIFORMS, LocalMechanism, Normals, Reports, normal_lengths
 from coalmine.stats.gaussian import sigma_gaussian
@@ -186,10 +186,17 @@ class LocalGaussian(LocalMechanism):
         """The noise standard deviation σ."""
         return 2 * self.norm * sigma_gaussian(self.epsilon, self.delta)
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The exact guarantee of the Gaussian mechanism."""
-        noise_multiplier = self.noise / (2 * self.norm)
-        return replace(super().theory(), delta=self.delta, accountant="exact", noise_multiplier=noise_multiplier)
+        return Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=1,
+            accountant="exact",
+            noise_multiplier=self.noise / (2 * self.norm),
+            local_epsilon=self.epsilon,
+            adjacency="replace-one",
+        )
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """x + σ·N."""

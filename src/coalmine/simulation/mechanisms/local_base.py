@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory, local_theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_positive
 
 Reports = npt.NDArray[np.float32]
@@ -82,7 +82,7 @@ class LocalMechanism(ABC):
         >>> mechanism = LDPSGD(epsilon=2.0)
         >>> mechanism.randomize(np.ones(3), np.random.default_rng(0), count=5).shape
         (5, 3)
-        >>> mechanism.theory().epsilon
+        >>> mechanism.claim().epsilon
         2.0
     """
 
@@ -101,9 +101,9 @@ class LocalMechanism(ABC):
         """The δ at which ``epsilon`` is claimed."""
         return 0.0
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The claimed guarantee of one report, between any two gradients."""
-        return local_theory(epsilon=self.epsilon)
+        return Claim(local_epsilon=self.epsilon, rounds=1, delta=0.0)
 
     def clipped(self, gradient: npt.ArrayLike) -> Floats:
         """The gradient, scaled down to the clip norm if it is longer (Matsumoto et al., 2022, Algorithm 1, line 1)."""

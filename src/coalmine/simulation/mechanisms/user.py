@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.accounting import Theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_delta
 from coalmine.simulation.mechanisms.local_base import LocalMechanism, Normals, Reports, seeded
 from coalmine.usercode import errors_of
@@ -67,11 +67,18 @@ class OwnMechanism(LocalMechanism):
         """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The guarantee as claimed."""
         # A report with δ > 0 has no pure ε by itself, of which the curve of the claim would be made.
         local_epsilon = self.epsilon if self.delta == 0 else None
-        return replace(super().theory(), delta=self.delta, accountant="as claimed", local_epsilon=local_epsilon)
+        return Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=1,
+            accountant="as claimed",
+            local_epsilon=local_epsilon,
+            adjacency="replace-one",
+        )
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""

@@ -1,52 +1,37 @@
 """Models by name: those of the papers, and models from a user's Python file.
 
 A model is a plain ``torch.nn.Module`` that maps inputs to logits. Language models also have ``forward_embedded``, which
-takes embedded tokens instead of token ids. Some have ``loss``: a fused, faster equivalent of the cross-entropy of their
-logits. See docs/models.md.
+takes embedded tokens instead of token ids. See docs/models.md.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models import images, resnet, text, transformer, user, word_lstm
-from coalmine.usercode import load_function
+from coalmine.simulation.models import images, text, word_lstm
+from coalmine.simulation.models.tasks import check_fits
+from coalmine.usercode import describe_type, errors_of, load_function
 
-__all__ = ["MODELS", "Model", "build", "default_model", "settings_of"]
+__all__ = ["MODELS", "build", "default_model", "is_user_model"]
 
-
-@dataclass(frozen=True)
-class Model:
-    """An entry of `MODELS`.
-
-    Args:
-        build: Function from a ``Task`` and keyword-only settings to the module.
-        summary: One sentence about the model.
-    """
-
-    build: Callable[..., nn.Module]
-    summary: str
-
-
-MODELS: Mapping[str, Model] = {
-    "logistic": Model(images.logistic, "Logistic regression on numbers of any shape."),
-    "mlp": Model(images.mlp, "A multi-layer perceptron with ReLU on numbers of any shape."),
-    "ldp-cnn": Model(images.ldp_cnn, "The small CNN of the LDP audit, for images of at least 24 x 24 pixels."),
-    "leaf-cnn": Model(images.leaf_cnn, "LEAF's CNN for CelebA as CANIFE audits it, for images of any size."),
-    "resnet18-gn": Model(resnet.resnet18_gn, "ResNet18 with group norms, for images of at least 8 x 8 pixels."),
-    "sent140-lstm": Model(text.sent140_lstm, "LEAF's two-layer LSTM for sentiment: one label per text."),
-    "shakespeare-lstm": Model(text.shakespeare_lstm, "LEAF's two-layer LSTM for the next character."),
-    "word-lstm": Model(word_lstm.word_lstm, "The next-word LSTM of federated keyboards (coupled gates, tied softmax)."),
-    "transformer": Model(transformer.transformer, "A small causal Transformer for the next token (tied softmax)."),
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "logistic": images.logistic,
+    "mlp": images.mlp,
+    "ldp-cnn": images.ldp_cnn,
+    "leaf-cnn": images.leaf_cnn,
+    "resnet18-gn": images.resnet18_gn,
+    "sent140-lstm": text.sent140_lstm,
+    "shakespeare-lstm": text.shakespeare_lstm,
+    "word-lstm": word_lstm.word_lstm,
 }
+"""Builders by name: functions from a ``Task`` and keyword-only settings to the module."""
 
 
 def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> nn.Module:
@@ -59,7 +44,7 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
             function may take the ``Task``. The file is executed, so name only files you trust.
         task: What the model takes and predicts, such as ``splits.train.task``.
         seed: Seed for the initial weights.
-        settings: Settings of this model, such as ``hidden=64``. `settings_of` lists them.
+        settings: Settings of this model, such as ``hidden=64``.
 
     Returns:
         A module from inputs (n, *input_shape) to logits (n, classes), or (n, positions, classes) if the task has a
@@ -78,29 +63,39 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
     check_count("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if user.is_user_model(name):
-            function = load_function(name, "model")
-            _check_settings(name, function, settings)
-            return user.build(name, function, task, settings)
-        builder = _model(name).build
-        _check_settings(name, builder, settings)
-        return builder(task, **settings)
+        builder: Callable[..., object]
+        if name in MODELS:
+            builder = MODELS[name]
+        elif is_user_model(name):
+            builder = load_function(name, "model")
+        else:
+            close = difflib.get_close_matches(name, MODELS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(MODELS)}."
+            raise InputError(f"there is no model {name!r}; {hint} A model in your own file is path.py:function.")
+        parameters = inspect.signature(builder).parameters.values()
+        accepted = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        for setting, value in settings.items():
+            if setting not in accepted:
+                raise InputError(
+                    f"the model {name} has no setting {setting!r}; it has: {', '.join(accepted) or 'none'}"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"the setting {setting} of {name} must be a number, got {value!r}")
+        if name in MODELS:
+            return MODELS[name](task, **settings)
+        takes_task = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        with errors_of(f"the model {name} failed"):
+            module = builder(task, **settings) if takes_task else builder(**settings)
+        if not isinstance(module, nn.Module):
+            raise InputError(f"the model {name} must return a torch.nn.Module, got {describe_type(module)}")
+        with errors_of(f"the model {name} failed"):
+            check_fits(module, task, name=name)
+        return module
 
 
-def settings_of(name: str) -> dict[str, int | float]:
-    """Return the settings of a model with their defaults.
-
-    Args:
-        name: A key of `MODELS`.
-
-    Raises:
-        InputError: If there is no such model.
-
-    Example:
-        >>> settings_of("mlp")
-        {'hidden': 128, 'layers': 1}
-    """
-    return _settings(_model(name).build)
+def is_user_model(name: str) -> bool:
+    """Return whether ``name`` refers to a Python file rather than to one of our models."""
+    return ":" in name or name.endswith(".py")
 
 
 def default_model(task: Task) -> str:
@@ -122,35 +117,3 @@ def default_model(task: Task) -> str:
     if len(task.input_shape) != 3 or min(task.input_shape[1:]) < 24:
         return "mlp"
     return "ldp-cnn" if max(task.input_shape[1:]) < 64 else "leaf-cnn"
-
-
-def _model(name: str) -> Model:
-    """Look up a model, with a suggestion if there is none of this name."""
-    if name not in MODELS:
-        raise InputError(
-            f"there is no model {name!r}; {_suggestion(name, MODELS)} A model in your own file is path.py:function."
-        )
-    return MODELS[name]
-
-
-def _settings(builder: Callable[..., object]) -> dict[str, int | float]:
-    """Return the keyword-only arguments of a builder with their defaults."""
-    parameters = inspect.signature(builder).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def _check_settings(name: str, builder: Callable[..., object], settings: Mapping[str, int | float]) -> None:
-    """Raise on settings that the builder does not take, and on values that are not numbers."""
-    accepted = _settings(builder)
-    for setting, value in settings.items():
-        if setting not in accepted:
-            hint = _suggestion(setting, accepted) if accepted else "it has none."
-            raise InputError(f"the model {name} has no setting {setting!r}; {hint}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"the setting {setting} of {name} must be a number, got {value!r}")
-
-
-def _suggestion(name: str, accepted: Iterable[str]) -> str:
-    """Return the closest accepted name as a question, or all of them."""
-    close = difflib.get_close_matches(name, accepted, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"available: {', '.join(accepted)}."

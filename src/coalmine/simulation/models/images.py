@@ -8,12 +8,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.tasks import require_images, require_numbers
 
 _LEAF_FILTERS = 32
 _LEAF_CONVOLUTIONS = 4
+_GROUPS = 32  # of the norms of ResNet18, as CANIFE sets them
 
 
 def logistic(task: Task) -> nn.Module:
@@ -39,7 +40,7 @@ def ldp_cnn(task: Task) -> nn.Module:
     The table does not say how convolutions are padded. As in the tutorial that its layers come from, the first one is
     padded and the second is not. Images smaller than 24 × 24 then leave nothing for the last pooling.
     """
-    channels, _, _ = require_images("ldp-cnn", task, least=24)
+    channels = require_images("ldp-cnn", task, least=24)
     features = nn.Sequential(
         nn.Conv2d(channels, 16, 8, stride=2, padding=3),
         nn.ReLU(),
@@ -58,16 +59,16 @@ class LeafCNN(nn.Module):
 
     LEAF's CNN for CelebA (Caldas et al. 2018) as CANIFE audits it: padding of two pixels, and a GroupNorm with one
     group per filter instead of LEAF's batch norm. CANIFE's count of 29,282 parameters (32 × 32 × 3, two classes)
-    implies that the four blocks share one norm, which is the default. With ``norms=4`` each has its own: 29,474.
+    implies that the four blocks share one norm.
     """
 
-    def __init__(self, *, input_shape: tuple[int, ...], classes: int, norms: int) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         sizes = [input_shape[0], *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, 3, padding=2) for before, after in itertools.pairwise(sizes)
         )
-        self.norms = nn.ModuleList(nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS) for _ in range(norms))
+        self.norm = nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS)
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Linear(self._features(torch.zeros(1, *input_shape)).shape[1], classes)
 
@@ -78,17 +79,55 @@ class LeafCNN(nn.Module):
 
     def _features(self, images: Tensor) -> Tensor:
         """Return what the four blocks make of images, flattened."""
-        for index, convolution in enumerate(self.convolutions):
-            norm = self.norms[index % len(self.norms)]
-            images = torch.relu(self.pool(norm(convolution(images))))
+        for convolution in self.convolutions:
+            images = torch.relu(self.pool(self.norm(convolution(images))))
         return images.flatten(1)
 
 
-def leaf_cnn(task: Task, *, norms: int = 1) -> nn.Module:
+def leaf_cnn(task: Task) -> nn.Module:
     """Build LEAF's CNN for CelebA as CANIFE audits it."""
     require_images("leaf-cnn", task, least=1)
-    if norms not in (1, _LEAF_CONVOLUTIONS):
-        raise InputError(
-            f"norms must be 1 (shared by all convolutions) or {_LEAF_CONVOLUTIONS} (one each), got {norms}"
-        )
-    return LeafCNN(input_shape=task.input_shape, classes=task.classes, norms=norms)
+    return LeafCNN(input_shape=task.input_shape, classes=task.classes)
+
+
+class Block(nn.Module):
+    """A residual block of two 3 × 3 convolutions (He et al. 2016); the first may downsample and widen."""
+
+    def __init__(self, *, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.convolution1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(_GROUPS, after)
+        self.convolution2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(_GROUPS, after)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or before != after:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.GroupNorm(_GROUPS, after)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (n, before, height, width) to (n, after, height / stride, width / stride)."""
+        inner = torch.relu(self.norm1(self.convolution1(images)))
+        return torch.relu(self.norm2(self.convolution2(inner)) + self.shortcut(images))
+
+
+def resnet18_gn(task: Task) -> nn.Module:
+    """Build ResNet18 (He et al. 2016) with 32-group norms: 11,177,538 parameters for color images and two classes.
+
+    The stem is ImageNet's (7 × 7, stride 2, max pooling), because that layout has the parameter count CANIFE reports.
+    """
+    channels = require_images("resnet18-gn", task, least=8)
+    blocks: list[nn.Module] = []
+    for before, after in itertools.pairwise([64, 64, 128, 256, 512]):
+        blocks.append(Block(before=before, after=after, stride=1 if before == after else 2))
+        blocks.append(Block(before=after, after=after, stride=1))
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+        nn.GroupNorm(_GROUPS, 64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, task.classes),
+    )

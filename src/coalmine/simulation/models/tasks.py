@@ -26,52 +26,39 @@ def check_fits(module: nn.Module, task: Task, *, name: str) -> None:
         raise InputError(
             f"the model {name} fails on inputs of the shape {shape}: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(logits, torch.Tensor):
+    got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if got != expected:
         raise InputError(
-            f"the model {name} must return logits of the shape {expected}, got something of type"
-            f" {type(logits).__name__}"
-        )
-    if tuple(logits.shape) != expected:
-        raise InputError(
-            f"the model {name} gives logits of the shape {tuple(logits.shape)} for inputs of the shape {shape};"
-            f" the task needs {expected}"
+            f"the model {name} must return logits of the shape {expected} for inputs of the shape {shape}, got {got}"
         )
 
 
 def require_numbers(model: str, task: Task) -> None:
     """Raise unless inputs are numbers with one label per example."""
-    if task.tokens is not None:
+    if task.tokens is not None or task.per_position:
         raise InputError(
-            f"the model {model} takes numbers, but the inputs are tokens;"
-            " use sent140-lstm, shakespeare-lstm, word-lstm or transformer"
+            f"the model {model} takes numbers with one label per example, but the inputs are tokens or have a target "
+            "at each position; use sent140-lstm, shakespeare-lstm or word-lstm for tokens"
         )
-    if task.per_position:
-        raise InputError(f"the model {model} gives one label per example, but the task has a target at each position")
 
 
-def require_images(model: str, task: Task, least: int) -> tuple[int, int, int]:
-    """Return channels, height and width of the images; raise if they are smaller than ``least`` pixels."""
+def require_images(model: str, task: Task, least: int) -> int:
+    """Return the number of channels of the images; raise if they are smaller than ``least`` pixels."""
     require_numbers(model, task)
-    if len(task.input_shape) != 3:
+    if len(task.input_shape) != 3 or min(task.input_shape[1:]) < least:
         raise InputError(
-            f"the model {model} takes images (channels, height, width), but an example has the shape"
-            f" {task.input_shape}; use logistic or mlp"
+            f"the model {model} takes images (channels, height, width) of at least {least} x {least} pixels, but an "
+            f"example has the shape {task.input_shape}; use logistic, mlp or leaf-cnn"
         )
-    channels, height, width = task.input_shape
-    if min(height, width) < least:
-        raise InputError(
-            f"the model {model} needs images of at least {least} x {least} pixels, got {height} x {width};"
-            " use leaf-cnn, mlp or logistic"
-        )
-    return channels, height, width
+    return task.input_shape[0]
 
 
 def require_tokens(model: str, task: Task) -> int:
     """Return the size of the vocabulary; raise unless inputs are sequences of tokens."""
     if task.tokens is None or len(task.input_shape) != 1:
         raise InputError(
-            f"the model {model} takes tokens, but the inputs are numbers of the shape {task.input_shape};"
-            " use logistic or mlp"
+            f"the model {model} takes tokens, but the inputs are numbers of the shape {task.input_shape}; use logistic "
+            "or mlp"
         )
     return task.tokens
 
@@ -79,14 +66,9 @@ def require_tokens(model: str, task: Task) -> int:
 def require_next_token(model: str, task: Task) -> int:
     """Return the size of the vocabulary; raise unless the task is to predict the next token at each position."""
     tokens = require_tokens(model, task)
-    if not task.per_position:
+    if not task.per_position or tokens != task.classes:
         raise InputError(
-            f"the model {model} predicts a token at each position, but the task has one label per example;"
-            " use sent140-lstm or shakespeare-lstm"
-        )
-    if tokens != task.classes:
-        raise InputError(
-            f"the model {model} shares one table between input and output tokens, but the task has {tokens} tokens and"
-            f" {task.classes} classes"
+            f"the model {model} predicts one of {tokens} tokens at each position, but the task has {task.classes} "
+            f"classes{'' if task.per_position else ' per example'}; use sent140-lstm or shakespeare-lstm"
         )
     return tokens

@@ -13,7 +13,7 @@ class TokenLSTM(nn.Module):
     """An embedding, a stacked LSTM, and a linear head on the last position or on each position."""
 
     def __init__(
-        self, *, tokens: int, classes: int, embedding: int, hidden: int, layers: int, per_position: bool
+        self, tokens: int, classes: int, embedding: int, hidden: int, layers: int, *, per_position: bool
     ) -> None:
         super().__init__()
         self.per_position = per_position
@@ -41,8 +41,8 @@ def sent140_lstm(task: Task, *, embedding: int = 300, hidden: int = 100, layers:
     """
     if task.per_position:
         raise InputError(
-            "the model sent140-lstm gives one label per example, but the task has a target at each position;"
-            " use word-lstm, transformer or shakespeare-lstm"
+            "the model sent140-lstm gives one label per example, but the task has a target at each position; use "
+            "word-lstm or shakespeare-lstm"
         )
     return _token_lstm("sent140-lstm", task, embedding, hidden, layers)
 
@@ -54,11 +54,7 @@ def shakespeare_lstm(task: Task, *, embedding: int = 8, hidden: int = 256, layer
 
 def _token_lstm(name: str, task: Task, embedding: int, hidden: int, layers: int) -> nn.Module:
     """Check the task and the settings and build the module."""
-    return TokenLSTM(
-        tokens=require_tokens(name, task),
-        classes=task.classes,
-        embedding=check_count("embedding", embedding),
-        hidden=check_count("hidden", hidden),
-        layers=check_count("layers", layers),
-        per_position=task.per_position,
-    )
+    for setting, value in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
+        check_count(setting, value)
+    tokens = require_tokens(name, task)
+    return TokenLSTM(tokens, task.classes, embedding, hidden, layers, per_position=task.per_position)

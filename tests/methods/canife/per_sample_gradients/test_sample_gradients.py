@@ -177,7 +177,7 @@ def test_embeddings_that_do_more_than_look_up_are_refused(embedding):
         sample_gradients(nn.Sequential(embedding, nn.Linear(6, 13)), hot[:, :-1], hot[:, 1:])
 
 
-@pytest.mark.parametrize("name", ["labeled", "characters", "linear", "tied", "transformer"])
+@pytest.mark.parametrize("name", ["labeled", "characters", "linear", "tied", "attention"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, dtype, tolerance):
     module, task = model_and_texts(name)
@@ -229,7 +229,7 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
         ("characters", LayerwiseGradients),
         ("linear", LayerwiseGradients),
         ("tied", DoubleBackward),
-        ("transformer", DoubleBackward),
+        ("attention", DoubleBackward),
     ],
 )
 def test_text_models_use_the_fast_implementation_where_it_is_right(name, implementation):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coalmine.accounting.accountants import check_accountant
-from coalmine.accounting.calibration import noise_for
-from coalmine.accounting.guarantees import scheduled_epsilon, theory
-from coalmine.accounting.sampling import EveryRound, FixedSize, Poisson, Sampling
+from coalmine.claims.accountants import check_accountant
+from coalmine.claims.calibration import noise_for
+from coalmine.claims.claim import Claim
+from coalmine.claims.sampling import EveryRound, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count, check_delta, check_nonnegative, check_positive
 
 _MAX_NOISE_LEVELS = 16
@@ -41,10 +41,7 @@ def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "e
 
         check_nonnegative("noise_multiplier", noise_multiplier)
         return float(dp.get_epsilon_gaussian(noise_multiplier, check_delta(delta)))
-    claim = theory(
-        noise_multiplier=noise_multiplier, sampling=EveryRound(), rounds=1, delta=delta, accountant=accountant
-    )
-    return claim.epsilon
+    return Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta, accountant=accountant).epsilon
 
 
 def noise_from_round_epsilon(epsilon: float, delta: float, inversion: str = "exact") -> float:
@@ -112,8 +109,8 @@ def compose_rounds(
         InputError: If there are no pairs, or an argument is out of range.
 
     Example:
-        >>> from coalmine.accounting import OncePerEpoch
-        >>> round(compose_rounds([(1.0, 10), (2.0, 10)], sampling=OncePerEpoch(10), delta=1e-5), 2)
+        >>> from coalmine.claims import Epochs
+        >>> round(compose_rounds([(1.0, 10), (2.0, 10)], sampling=Epochs(2), delta=1e-5), 2)
         2.3
     """
     if len(rounds_epsilon) == 0:
@@ -125,7 +122,7 @@ def compose_rounds(
     schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
     if isinstance(sampling, Poisson | FixedSize):
         schedule = _grouped(schedule)
-    return scheduled_epsilon(schedule, sampling=sampling, delta=delta, accountant=accountant)
+    return Claim(noise_schedule=schedule, sampling=sampling, delta=delta, accountant=accountant).epsilon
 
 
 def _grouped(schedule: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from coalmine.accounting import (
-    Theory,
-    all_theories,
+from coalmine.claims import (
+    AtMost,
+    Claim,
+    Epochs,
+    EveryRound,
+    FixedSize,
+    Poisson,
+    Sampling,
     compose_rounds,
-    local_theory,
     noise_for,
     noise_from_round_epsilon,
+    parse_sampling,
     round_epsilon,
-    theory,
 )
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
 from coalmine.errors import InputError
 
 ONE_SHOT = {"sampling": Poisson(167 / 341000), "rounds": 2048, "delta": 341000**-1.1}
@@ -45,7 +48,7 @@ def as_printed(figure: str) -> Any:
 
 
 def epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
-    terms = theory(
+    terms = Claim(
         noise_multiplier=noise_multiplier, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant
     )
     return terms.epsilon
@@ -75,14 +78,14 @@ def integrated_rdp_epsilon(noise: float, sampling: Poisson, rounds: int, delta: 
     ("noise", "figure"), [(0.0644, "100186"), (0.1023, "1003.96"), (0.1836, "100.089"), (0.2344, "50.118")]
 )
 def test_rdp_gives_the_one_shot_papers_epsilon(noise: float, figure: str) -> None:
-    assert theory(noise_multiplier=noise, **ONE_SHOT, accountant="rdp").epsilon == as_printed(figure)
+    assert Claim(noise_multiplier=noise, **ONE_SHOT, accountant="rdp").epsilon == as_printed(figure)
 
 
 @pytest.mark.parametrize(
     ("noise", "figure"), [(0.0644, "1003.9"), (0.1023, "369.2"), (0.1836, "86.97"), (0.2344, "42.62")]
 )
 def test_pld_shrinks_the_one_shot_papers_epsilon(noise: float, figure: str) -> None:
-    assert theory(noise_multiplier=noise, **ONE_SHOT).epsilon == as_printed(figure)
+    assert Claim(noise_multiplier=noise, **ONE_SHOT).epsilon == as_printed(figure)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +129,8 @@ def test_rdp_lies_little_above_opacus(noise: float, training: dict[str, Any], fi
     # series, and drops orders where that does not converge: a bound as well, but up to 7% larger. PLD is smaller.
     opacus = integrated_rdp_epsilon(noise, **training)
     assert opacus == pytest.approx(figure, rel=1e-3)
-    assert opacus <= theory(noise_multiplier=noise, **training, accountant="rdp").epsilon <= 1.07 * opacus
-    assert theory(noise_multiplier=noise, **training).epsilon < opacus
+    assert opacus <= Claim(noise_multiplier=noise, **training, accountant="rdp").epsilon <= 1.07 * opacus
+    assert Claim(noise_multiplier=noise, **training).epsilon < opacus
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_pld_has_no_false_infinity_where_the_exponential_overflows(noise: float)
     ("each", "rounds", "delta"), [(1.0, 10, 1e-5), (0.1, 1000, 1e-6), (0.5, 40, 0.01), (2.0, 1, 0.1)]
 )
 def test_local_theory_is_the_optimal_composition_of_randomized_response(each: float, rounds: int, delta: float) -> None:
-    claim = local_theory(epsilon=each, rounds=rounds, delta=delta)
+    claim = Claim(local_epsilon=each, rounds=rounds, delta=delta)
     assert claim.accountant == "pld"
     assert claim.epsilon < rounds * each
     # k truthful answers of n lose (2k - n)ε; the hockey stick is a sum over them.
@@ -213,25 +216,25 @@ def test_local_theory_is_the_optimal_composition_of_randomized_response(each: fl
 
 
 def test_local_epsilons_add_up_at_delta_0() -> None:
-    claim = local_theory(epsilon=0.5, rounds=7)
+    claim = Claim(local_epsilon=0.5, rounds=7, delta=0.0)
     assert (claim.epsilon, claim.accountant, claim.adjacency, claim.noise_multiplier) == (
         3.5,
         "pure",
         "replace-one",
         None,
     )
-    assert local_theory(epsilon=800, rounds=3, delta=1e-5).epsilon == 2400
-    assert local_theory(epsilon=5, rounds=3, delta=1e-18).epsilon == 15
-    assert local_theory(epsilon=math.inf, rounds=0).epsilon == 0
-    assert local_theory(epsilon=math.inf, delta=1e-5).epsilon == math.inf
+    assert Claim(local_epsilon=800, rounds=3, delta=1e-5).epsilon == 2400
+    assert Claim(local_epsilon=5, rounds=3, delta=1e-18).epsilon == 15
+    assert Claim(local_epsilon=math.inf, rounds=0, delta=0.0).epsilon == 0
+    assert Claim(local_epsilon=math.inf, rounds=1, delta=1e-5).epsilon == math.inf
 
 
 # How often a client takes part
 
 
-@pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (85, 1), (86, 2), (170, 2), (2550, 30)])
-def test_an_epoch_counts_from_its_first_round(rounds: int, epochs: int) -> None:
-    assert epsilon(2, OncePerEpoch(85), rounds, 1e-5, "rdp") == epsilon(2, EveryRound(), epochs, 1e-5, "rdp")
+@pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (85, 1), (170, 2), (2550, 30)])
+def test_an_epoch_counts_as_one_round(rounds: int, epochs: int) -> None:
+    assert epsilon(2, Epochs(epochs), rounds, 1e-5, "rdp") == epsilon(2, EveryRound(), epochs, 1e-5, "rdp")
 
 
 def test_at_most_is_capped_by_the_rounds() -> None:
@@ -243,7 +246,7 @@ def test_at_most_is_capped_by_the_rounds() -> None:
     ("sampling", "exposures"),
     [
         (EveryRound(), {0.5: 15, 2: 12, 1: 8}),
-        (OncePerEpoch(10), {0.5: 1, 2: 2, 1: 1}),  # the largest of rounds 0 to 9, 10 to 19, 20 to 29 and 30 to 36
+        (Epochs(4), {0.5: 1, 2: 3}),  # the largest of rounds 0 to 8, 9 to 17, 18 to 26 and 27 to 36
         (AtMost(14), {2: 12, 1: 2}),
         (AtMost(100), {0.5: 15, 2: 12, 1: 8}),
     ],
@@ -312,14 +315,14 @@ def test_fixed_size_of_everybody_is_every_round() -> None:
 
 def test_tiny_noise_needs_little_memory() -> None:
     tracemalloc.start()
-    theory(noise_multiplier=0.0644, **ONE_SHOT)
+    _ = Claim(noise_multiplier=0.0644, **ONE_SHOT).epsilon
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6  # 1.5 GB with dp-accounting's default step
 
 
 def test_importing_the_module_does_not_import_dp_accounting() -> None:
-    code = "import sys, coalmine.accounting; sys.exit('dp_accounting' in sys.modules)"
+    code = "import sys, coalmine.claims; sys.exit('dp_accounting' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0
@@ -329,7 +332,7 @@ def test_importing_the_module_does_not_import_dp_accounting() -> None:
 def test_orders_that_do_not_converge_are_skipped_silently(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("absl")
     with caplog.at_level(logging.WARNING, logger="absl"):
-        theory(noise_multiplier=0.5067, **SHAKESPEARE, accountant="rdp")
+        _ = Claim(noise_multiplier=0.5067, **SHAKESPEARE, accountant="rdp").epsilon
         assert not caplog.records
         logger.warning("heard again")
         assert caplog.records
@@ -342,7 +345,7 @@ def test_orders_that_do_not_converge_are_skipped_silently(caplog: pytest.LogCapt
     ("target", "sampling", "rounds", "delta", "accountant"),
     [
         (0.1, Poisson(0.01), 500, 1e-6, "pld"),
-        (30.0, OncePerEpoch(10), 35, 1e-5, "pld"),
+        (30.0, Epochs(4), 35, 1e-5, "pld"),
         (4.0, FixedSize(10, 10), 200, 1e-5, "rdp"),
         (1.0, Poisson(0.05), 100, 1e-5, "rdp-mironov"),
         (0.0, EveryRound(), 1, 1e-3, "pld"),
@@ -386,7 +389,7 @@ counts = st.integers(1, 10**9)
 samplings = st.one_of(
     st.floats(1e-12, 1).map(Poisson),
     st.tuples(counts, counts).map(lambda pair: FixedSize(min(pair), max(pair))),
-    counts.map(OncePerEpoch),
+    counts.map(Epochs),
     counts.map(AtMost),
     st.just(EveryRound()),
 )
@@ -415,7 +418,7 @@ def test_epsilon_falls_with_noise_by_rdp(noise: float, more: float, q: float, ro
 @given(noise=noises, q=rates, rounds=rounds_, extra=rounds_, delta=deltas)
 @fast
 def test_epsilon_grows_with_rounds(noise: float, q: float, rounds: int, extra: int, delta: float) -> None:
-    for sampling in (Poisson(q), OncePerEpoch(7), AtMost(5)):
+    for sampling in (Poisson(q), AtMost(5)):
         fewer = epsilon(noise, sampling, rounds, delta, "rdp")
         assert fewer <= epsilon(noise, sampling, rounds + extra, delta, "rdp")
 
@@ -453,33 +456,6 @@ def test_a_single_round_composes_to_itself(of: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sampling"),
-    [
-        ("poisson:0.0128", Poisson(0.0128)),
-        ("poisson:5000/392000", Poisson(5000 / 392000)),
-        ("fixed:5000/392000", FixedSize(5000, 392000)),
-        ("epoch:85", OncePerEpoch(85)),
-        ("every-round", EveryRound()),
-        (" at-most:3 ", AtMost(3)),
-    ],
-)
-def test_samplings_of_the_command_line_are_parsed(text: str, sampling: Sampling) -> None:
-    assert parse_sampling(text) == sampling
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "uniform:0.1", "poisson", "poisson:", "poisson:x", "poisson:1/0", "fixed:5000", "fixed:1.5/3"),
-        *("fixed:1/2/3", "epoch:3/4", "every-round:3", "at-most:", "at-most:many"),
-    ],
-)
-def test_unreadable_samplings_raise_and_the_error_lists_the_forms(text: str) -> None:
-    with pytest.raises(InputError, match=r"sampling .*poisson:0\.01.*got '" + text):
-        parse_sampling(text)
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("poisson:1.5", "q .* got 1.5"),
@@ -487,7 +463,7 @@ def test_unreadable_samplings_raise_and_the_error_lists_the_forms(text: str) -> 
         ("poisson:-1/5", "q .* got -0.2"),
         ("fixed:11/10", "size .* 10, got 11"),
         ("fixed:0/10", "size .* got 0"),
-        ("epoch:0", "rounds_per_epoch .* got 0"),
+        ("epochs:0", "epochs .* got 0"),
         ("at-most:-2", "times .* got -2"),
     ],
 )
@@ -505,7 +481,7 @@ def test_impossible_samplings_raise_and_the_error_has_the_number(text: str, mess
         ({"rounds": 1.5}, "rounds .* got 1.5"),
         ({"delta": 1}, "delta .* got 1"),
         ({"accountant": "moments"}, "accountant .* pld, rdp, rdp-mironov, got 'moments'"),
-        ({"sampling": "poisson:0.1"}, "got 'poisson:0.1'.* parse_sampling"),
+        ({"sampling": 0.1}, "Poisson"),
         ({"sampling": FixedSize(5, 50), "accountant": "pld"}, "pld .* got fixed:5/50: use rdp"),
         ({"noise_multiplier": 1e-4}, r"pld .* 1e\+06.* rdp"),
     ],
@@ -513,7 +489,7 @@ def test_impossible_samplings_raise_and_the_error_has_the_number(text: str, mess
 def test_what_theory_cannot_account_for_raises(change: dict[str, Any], message: str) -> None:
     terms = {"noise_multiplier": 1.0, "sampling": EveryRound(), "rounds": 10, "delta": 1e-5} | change
     with pytest.raises(InputError, match=message):
-        theory(**terms)
+        _ = Claim(**terms).epsilon
 
 
 @pytest.mark.parametrize(
@@ -545,58 +521,55 @@ def test_other_bad_input_raises() -> None:
     with pytest.raises(InputError, match=r"noise_multiplier .* got -1"):
         round_epsilon(noise_multiplier=-1, delta=1e-5)
     with pytest.raises(InputError, match=r"epsilon .* got -1"):
-        local_theory(epsilon=-1)
+        Claim(local_epsilon=-1, delta=0.0)
 
 
-def test_a_theory_carries_its_terms_into_json() -> None:
-    claim = theory(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
-    assert json.loads(json.dumps(claim.to_dict(), allow_nan=False)) == {
+def test_a_claim_carries_its_terms_into_json_and_back() -> None:
+    claim = Claim(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
+    content = json.loads(json.dumps(claim.to_dict(), allow_nan=False))
+    assert content == {
         "epsilon": "inf",
+        "stated": False,
         "delta": 1e-5,
         "accountant": "rdp",
         "noise_multiplier": 0.0,
         "sampling": "fixed:5/50",
-        "q": 0.1,
         "rounds": 10,
         "adjacency": "replace-one",
         "noise_schedule": [],
         "local_epsilon": None,
     }
-    assert isinstance(claim, Theory)
-    without_rate = theory(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5)
-    assert json.loads(json.dumps(without_rate.to_dict(), allow_nan=False)) == {
-        "epsilon": 0.0,
-        "delta": 1e-5,
-        "accountant": "pld",
-        "noise_multiplier": "inf",
-        "sampling": "at-most:2",
-        "q": None,
-        "rounds": 3,
-        "adjacency": "add-or-remove-one",
-        "noise_schedule": [],
-        "local_epsilon": None,
-    }
+    others = [
+        Claim(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5),
+        Claim(epsilon=math.inf, delta=1e-5),
+        Claim(epsilon=3.0, delta=1e-5, noise_schedule=[(1.0, 2), (2.0, 3)], sampling=None, accountant="opacus-rdp"),
+        Claim(local_epsilon=1.0, rounds=4, delta=0.0),
+    ]
+    for each in [claim, *others]:
+        assert Claim.from_dict(json.loads(json.dumps(each.to_dict(), allow_nan=False))) == each
+
+
+def test_a_claim_without_rounds_has_no_epsilon_yet() -> None:
+    claim = Claim(noise_multiplier=4.0, delta=1e-5)
+    with pytest.raises(InputError, match="rounds"):
+        _ = claim.epsilon
+    assert claim.replace(rounds=10).epsilon == pytest.approx(epsilon(4, EveryRound(), 10, 1e-5))
+    with pytest.raises(InputError, match="noise_multiplier or an epsilon"):
+        Claim(delta=1e-5)
+
+
+def test_other_terms_void_an_epsilon_that_was_stated_for_the_old_ones() -> None:
+    claim = Claim(epsilon=2.0, noise_multiplier=4.0, rounds=10, delta=1e-5, accountant="opacus-rdp")
+    assert claim.epsilon == 2.0
+    assert claim.replace(delta=1e-6).epsilon == 2.0
+    assert claim.replace(sampling=AtMost(1)).epsilon == pytest.approx(epsilon(4, EveryRound(), 1, 1e-5))
+    assert claim.replace(sampling=FixedSize(1, 10)).adjacency == "replace-one"
 
 
 def test_the_default_is_the_tightest_accountant_that_supports_the_sampling() -> None:
     terms = {"noise_multiplier": 1.0, "rounds": 10, "delta": 1e-5}
-    assert theory(sampling=Poisson(0.1), **terms).accountant == "pld"
-    assert theory(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
-
-
-def test_accountants_that_do_not_apply_are_left_out() -> None:
-    terms: dict[str, Any] = {"rounds": 100, "delta": 1e-5}
-    claims = all_theories(noise_multiplier=1.0, sampling=Poisson(0.01), **terms)
-    assert [t.accountant for t in claims] == ["pld", "rdp", "rdp-mironov"]
-    assert claims[0].epsilon < claims[1].epsilon < claims[2].epsilon
-    fixed = all_theories(noise_multiplier=1.0, sampling=FixedSize(1, 100), **terms)
-    assert [t.accountant for t in fixed] == ["rdp", "rdp-mironov"]
-    # An ε of 0.01 is below what the conversion of Mironov (2017) can reach with the available orders.
-    small = all_theories(epsilon=0.01, sampling=Poisson(0.01), **terms)
-    assert "rdp-mironov" not in {t.accountant for t in small}
-    assert all(t.epsilon <= 0.01 for t in small)
-    with pytest.raises(InputError, match="noise multiplier or the epsilon"):
-        all_theories(sampling=Poisson(0.01), **terms)
+    assert Claim(sampling=Poisson(0.1), **terms).accountant == "pld"
+    assert Claim(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
 
 
 def test_rounds_without_sampling_compose_to_the_closed_form() -> None:

@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.accounting import (
+from coalmine.claims import (
     AtMost,
+    Claim,
+    Epochs,
     EveryRound,
     FixedSize,
-    OncePerEpoch,
     Poisson,
     compose_rounds,
-    local_theory,
     noise_for,
     noise_from_round_epsilon,
     parse_sampling,
     round_epsilon,
-    theory,
 )
-from coalmine.accounting.accountants import check_accountant, extent_of, pld_step
-from coalmine.accounting.curves import _rdp_deltas, local_curve, training_curve
-from coalmine.accounting.rounds import _grouped
+from coalmine.claims.accountants import check_accountant, extent_of, pld_step
+from coalmine.claims.claim import _local_curve, _rdp_deltas, _rounds_curve
+from coalmine.claims.rounds import _grouped
 from coalmine.stats import ApproximateDP, GaussianDP
 
 
@@ -45,29 +44,29 @@ def mironov_epsilon(mu, delta):
     [
         (EveryRound(), [(2.0, 3), (4.0, 5)], 3 / 4 + 5 / 16),
         (AtMost(4), [(4.0, 9), (2.0, 3)], 3 / 4 + 1 / 16),
-        (OncePerEpoch(4), [(3.0, 6), (2.0, 4)], 1 / 9 + 1 / 4 + 1 / 4),
+        (Epochs(3), [(3.0, 6), (2.0, 4)], 1 / 9 + 1 / 9 + 1 / 4),
         (Poisson(1.0), [(2.0, 2)], 2 / 4),
     ],
 )
 def test_gaussian_rounds_compose_to_one(sampling, schedule, mu_squared, accountant):
-    curve = training_curve(schedule, sampling, accountant)
+    curve = _rounds_curve(tuple(schedule), sampling, accountant)
     assert isinstance(curve, GaussianDP)
     assert curve.mu == pytest.approx(math.sqrt(mu_squared), rel=1e-12)
 
 
 def test_training_curves_at_the_extremes():
-    assert training_curve([(1.0, 0)], EveryRound(), "pld") == ApproximateDP(0.0, 0.0)
-    assert training_curve([(math.inf, 5)], EveryRound(), "rdp") == ApproximateDP(0.0, 0.0)
-    assert training_curve([(1.0, 5)], Poisson(0.0), "pld") == ApproximateDP(0.0, 0.0)
-    assert training_curve([(0.0, 5)], EveryRound(), "pld") is None
-    assert training_curve([(1.0, 5)], FixedSize(1, 10), "pld") is None
-    assert training_curve([(1.0, 5)], EveryRound(), "other") is None
+    assert _rounds_curve(((1.0, 0),), EveryRound(), "pld") == ApproximateDP(0.0, 0.0)
+    assert _rounds_curve(((math.inf, 5),), EveryRound(), "rdp") == ApproximateDP(0.0, 0.0)
+    assert _rounds_curve(((1.0, 5),), Poisson(0.0), "pld") == ApproximateDP(0.0, 0.0)
+    assert _rounds_curve(((0.0, 5),), EveryRound(), "pld") is None
+    assert _rounds_curve(((1.0, 5),), FixedSize(1, 10), "pld") is None
+    assert _rounds_curve(((1.0, 5),), EveryRound(), "other") is None
 
 
 @pytest.mark.parametrize(("accountant", "improved"), [("rdp", True), ("rdp-mironov", False), ("opacus-rdp", True)])
 def test_curves_of_renyi_accountants_are_conversions_of_the_closed_form(accountant, improved):
     # Rényi divergence of order a between normal distributions at distance μ: a·μ²/2.
-    curve = training_curve([(2.0, 3)], EveryRound(), accountant)
+    curve = _rounds_curve(((2.0, 3),), EveryRound(), accountant)
     orders = np.array(dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, dtype=float)
     for epsilon, delta in zip(curve.epsilons[::40], curve.deltas[::40], strict=True):
         log_deltas = (orders - 1) * (orders * 0.375 - epsilon)
@@ -91,7 +90,7 @@ def test_the_least_renyi_order_decides():
 
 @pytest.mark.parametrize(("epsilon", "reports"), [(0.5, 2), (0.5, 3), (1.3, 5)])
 def test_local_curves_are_those_of_the_sum_of_reports(epsilon, reports):
-    curve = local_curve(epsilon, reports)
+    curve = _local_curve(epsilon, reports)
     q = math.exp(epsilon) / (1 + math.exp(epsilon))
     # All numbers of reports that speak for a member, with their probabilities with and without it.
     p = stats.binom.pmf(np.arange(reports + 1), reports, q)
@@ -103,9 +102,9 @@ def test_local_curves_are_those_of_the_sum_of_reports(epsilon, reports):
 
 
 def test_local_curves_at_the_extremes():
-    assert local_curve(0.7, 1) == ApproximateDP(0.7, 0.0)
-    assert local_curve(0.0, 5) == ApproximateDP(0.0, 0.0)
-    assert local_curve(700.0, 2) == ApproximateDP(1400.0, 0.0)
+    assert _local_curve(0.7, 1) == ApproximateDP(0.7, 0.0)
+    assert _local_curve(0.0, 5) == ApproximateDP(0.0, 0.0)
+    assert _local_curve(700.0, 2) == ApproximateDP(1400.0, 0.0)
 
 
 # Rounds
@@ -161,10 +160,10 @@ def test_rates_are_probabilities_of_taking_part():
     assert EveryRound().rate == 1
     assert FixedSize(3, 12).rate == 0.25
     assert Poisson(0.3).rate == 0.3
-    assert (AtMost(3).rate, OncePerEpoch(3).rate) == (None, None)
+    assert (AtMost(3).rate, Epochs(3).rate) == (None, None)
 
 
-@pytest.mark.parametrize("text", ["poisson:0.25", "fixed:3/12", "epoch:4", "at-most:5", "every-round"])
+@pytest.mark.parametrize("text", ["poisson:0.25", "fixed:3/12", "epochs:4", "at-most:5", "every-round"])
 def test_sampling_schemes_are_read_as_they_are_written(text):
     assert str(parse_sampling(text)) == text
     assert parse_sampling("poisson:3/12") == Poisson(0.25)
@@ -176,15 +175,14 @@ def test_sampling_schemes_are_read_as_they_are_written(text):
         (Poisson(0.3), 7, dp.PoissonSampledDpEvent, 7),
         (Poisson(1.0), 7, dp.GaussianDpEvent, 7),
         (FixedSize(2, 8), 7, dp.SampledWithoutReplacementDpEvent, 7),
-        (OncePerEpoch(3), 7, dp.GaussianDpEvent, 3),
-        (OncePerEpoch(3), 6, dp.GaussianDpEvent, 2),
+        (Epochs(3), 7, dp.GaussianDpEvent, 3),
         (AtMost(5), 7, dp.GaussianDpEvent, 5),
         (AtMost(9), 7, dp.GaussianDpEvent, 7),
         (EveryRound(), 7, dp.GaussianDpEvent, 7),
     ],
 )
 def test_events_are_those_of_the_most_exposed_client(sampling, rounds, kind, count):
-    event, neighbors = sampling.event(1.5, rounds)
+    event, neighbors = sampling.event([(1.5, rounds)])
     (part,) = event.events
     assert isinstance(part.event, kind)
     assert part.count == count
@@ -205,7 +203,7 @@ def test_the_default_accountant_is_the_tightest_that_applies():
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-mironov"])
 def test_claims_of_gaussian_rounds_are_at_least_the_exact_epsilon(accountant):
     mu = math.sqrt(6) / 3
-    claim = theory(noise_multiplier=3.0, sampling=EveryRound(), rounds=6, delta=1e-5, accountant=accountant)
+    claim = Claim(noise_multiplier=3.0, sampling=EveryRound(), rounds=6, delta=1e-5, accountant=accountant)
     slack = gaussian_delta(claim.epsilon, mu) / 1e-5
     assert slack <= 1 + 1e-6
     if accountant == "pld":
@@ -220,9 +218,7 @@ def test_the_least_noise_just_reaches_epsilon(accountant, epsilon):
     noise = noise_for(epsilon=epsilon, sampling=EveryRound(), rounds=4, delta=1e-5, accountant=accountant)
 
     def claimed(noise):
-        return theory(
-            noise_multiplier=noise, sampling=EveryRound(), rounds=4, delta=1e-5, accountant=accountant
-        ).epsilon
+        return Claim(noise_multiplier=noise, sampling=EveryRound(), rounds=4, delta=1e-5, accountant=accountant).epsilon
 
     assert claimed(noise) <= epsilon < claimed(noise * 0.9995)
 
@@ -248,7 +244,7 @@ def test_grids_of_privacy_losses_reach_far_enough_and_are_fine_enough(noise, rou
 @pytest.mark.parametrize("share", [0.5, 0.8, 2.0])
 def test_a_share_of_local_noise_divides_epsilon(share):
     """Two reports of ε each compose to four outcomes: privacy loss 2ε, 0 twice, and −2ε."""
-    claim, epsilon = local_theory(epsilon=1.0, rounds=2, delta=1e-3), 1.0 / share
+    claim, epsilon = Claim(local_epsilon=1.0, rounds=2, delta=1e-3), 1.0 / share
     right = 1 / (1 + np.exp(-epsilon))
     members = np.array([right**2, 2 * right * (1 - right), (1 - right) ** 2])
     others = members[::-1]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coalmine.accounting.sampling import FixedSize, Sampling
+from coalmine.claims.sampling import FixedSize, Sampling
 from coalmine.errors import InputError
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
@@ -62,7 +62,7 @@ def event_epsilon(event: Any, neighbors: Any, delta: float, accountant: str, coa
         return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of privacy losses
     step = pld_step(event, extent, coarser) if accountant == "pld" else 0.0
     with quiet():
-        return float(new_accountant(accountant, neighbors, extent, step).compose(event).get_epsilon(delta))
+        return float(new_accountant(accountant, neighbors, step).compose(event).get_epsilon(delta))
 
 
 def gaussian_shift_of(event: Any) -> float | None:
@@ -86,12 +86,10 @@ def extent_of(event: Any, neighbors: Any, *, quickly: bool = False) -> float:
     """
     import dp_accounting as dp
 
-    from coalmine.accounting.rdp import RdpAccountant
-
     # dp-accounting's default orders begin at 1.1, too far from 1 for an ε of several hundred.
     orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
     with quiet():
-        accountant = RdpAccountant(_WHOLE_ORDERS if quickly else orders, neighbors)
+        accountant = dp.rdp.RdpAccountant(_WHOLE_ORDERS if quickly else orders, neighbors)
         return float(accountant.compose(event).get_epsilon(1e-15))
 
 
@@ -112,23 +110,17 @@ def pld_step(event: Any, extent: float, coarser: int) -> float:
     return 1e-4 * 2.0 ** math.floor(math.log2(step / 1e-4))
 
 
-def new_accountant(name: str, neighbors: Any, extent: float, step: float) -> Any:
-    """Return a new dp-accounting accountant; ``extent`` and ``step`` are those of `extent_of` and `pld_step`."""
-    import numpy as np
+def new_accountant(name: str, neighbors: Any, step: float) -> Any:
+    """Return a new dp-accounting accountant; ``step`` is that of `pld_step`."""
+    import dp_accounting as dp
 
-    from coalmine.accounting.rdp import RdpAccountant
-
-    class MironovAccountant(RdpAccountant):
-        def get_epsilon(self, target_delta: float) -> float:
-            return float(np.min(self._rdp - math.log(target_delta) / (self._orders - 1)))
-
-    if name == "rdp":
-        return RdpAccountant(neighboring_relation=neighbors)
+    if name == "pld":
+        return dp.pld.PLDAccountant(neighbors, value_discretization_interval=step)
+    accountant = dp.rdp.RdpAccountant(neighboring_relation=neighbors)
     if name == "rdp-mironov":
-        return MironovAccountant(neighboring_relation=neighbors)
-    from coalmine.accounting.pld import PldAccountant
-
-    return PldAccountant(neighbors, extent, step)
+        orders = accountant._orders
+        accountant.get_epsilon = lambda delta: float((accountant._rdp - math.log(delta) / (orders - 1)).min())
+    return accountant
 
 
 @contextmanager

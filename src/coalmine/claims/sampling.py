@@ -1,0 +1,542 @@
+"""`Sampling`: who takes part in which round. One vocabulary for claims, canaries and the simulator.
+
+A sampling can be accounted for (it turns a run of Gaussian rounds into a dp-accounting event, which is imported only
+then) and it can be drawn (`Sampling.draw` gives the participants of a round). Draws are functions of seed and round, so
+nothing is remembered between rounds. A claim takes one as ``sampling=``, an audit as ``participation=``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from coalmine.arrays import Ints
+from coalmine.errors import InputError, check_count, check_number
+from coalmine.seeds import generator
+
+Schedule = Sequence[tuple[float, int]]
+"""Pairs (noise multiplier, number of rounds with it), in the order of the rounds."""
+
+Knowledge = Literal["rounds", "rate", "once-per-epoch"]
+"""What an adversary knows about when a participant takes part: its rounds, the probability of each round, or that it is
+one round of each epoch."""
+
+# Outside this range dp-accounting loses all digits. Less noise is accounted for as none, and more as the maximum, so ε
+# is an upper bound either way.
+MIN_NOISE, MAX_NOISE = 1e-6, 1e6
+
+# Below this rate, the privacy losses of a round would vanish in rounding.
+_MIN_RATE = 1e-12
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Base class: how clients, or canaries, take part in rounds.
+
+    Use one of the subclasses. ``str(sampling)`` is the form that settings and the command line accept.
+
+    Example:
+        >>> parse_sampling("fixed:10/1000").rate
+        0.01
+    """
+
+    name: ClassVar[str]
+    adjacency: ClassVar[str] = "add-or-remove-one"
+    knowledge: ClassVar[Knowledge] = "rate"
+
+    def __str__(self) -> str:
+        values = (getattr(self, field.name) for field in fields(self))
+        text = "/".join(f"{value!r}" for value in values if value is not None)
+        return f"{self.name}:{text}" if text else self.name
+
+    @property
+    def rate(self) -> float | None:
+        """Probability that a client takes part in a given round, or None if the scheme does not fix one."""
+        return None
+
+    # Drawing
+
+    def check(self, count: int, rounds: int) -> None:
+        """Raise `InputError` if so many participants or rounds do not fit the scheme."""
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Return who takes part in a round, in ascending order.
+
+        Args:
+            count: Number of clients or canaries, numbered from 0.
+            rounds: Number of rounds in all.
+            seed: Root seed.
+            round: The round, from 0.
+            purpose: Which random stream to use, one of `coalmine.seeds.PURPOSES`.
+            trial: Number of a frozen round held before ``round``, or 0 for the round itself.
+        """
+        raise InputError(f"{self} says how often clients take part at most, not who does: use another sampling")
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return the expected number of participants of a round, which does not depend on the draw."""
+        raise InputError(f"{self} says how often clients take part at most, not who does: use another sampling")
+
+    def accounted(self, count: int, rounds: int) -> Sampling:
+        """Return the sampling to account for if ``count`` participants are drawn like this."""
+        return self
+
+    def exposures(self, count: int, rounds: int) -> int:
+        """Return the most rounds that anybody can take part in; m times in one round count as m²."""
+        return rounds
+
+    # Accounting
+
+    def event(self, schedule: Schedule) -> tuple[Any, Any]:
+        """Return Gaussian rounds as a dp-accounting ``DpEvent``, and the ``NeighboringRelation`` it holds for."""
+        import dp_accounting as dp
+
+        relation = dp.NeighboringRelation
+        neighbors = relation.REPLACE_ONE if self.adjacency == "replace-one" else relation.ADD_OR_REMOVE_ONE
+        rounds_with: Counter[float] = Counter()
+        for noise, rounds in self._exposed([stretch for stretch in schedule if stretch[1] > 0]):
+            if rounds > 0 and math.isfinite(noise):
+                rounds_with[min(noise, MAX_NOISE)] += rounds
+        if not rounds_with or self.rate == 0:
+            return dp.NoOpDpEvent(), neighbors
+        if min(rounds_with) < MIN_NOISE:
+            return dp.NonPrivateDpEvent(), neighbors
+        parts = [
+            dp.SelfComposedDpEvent(self._amplified(dp.GaussianDpEvent(noise), dp), count)
+            for noise, count in rounds_with.items()
+        ]
+        return dp.ComposedDpEvent(parts), neighbors
+
+    def _exposed(self, schedule: Schedule) -> Schedule:
+        """Return the rounds in which the most exposed client takes part."""
+        return schedule
+
+    def _amplified(self, gaussian: Any, dp: Any) -> Any:
+        """Return the event of one of those rounds, with amplification by sampling; ``dp`` is dp-accounting."""
+        return gaussian
+
+
+@dataclass(frozen=True)
+class EveryRound(Sampling):
+    """Everybody takes part in every round.
+
+    The guarantee is for adding or removing one client: the Gaussian mechanism composed once per round. It also holds
+    for any other way of choosing clients.
+
+    Example:
+        >>> EveryRound().rate
+        1.0
+    """
+
+    name: ClassVar[str] = "every-round"
+    knowledge: ClassVar[Knowledge] = "rounds"
+
+    @property
+    def rate(self) -> float:
+        """Probability of taking part in a round: 1."""
+        return 1.0
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Return everybody."""
+        return np.arange(count)
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return ``count``."""
+        return float(count)
+
+
+@dataclass(frozen=True)
+class Poisson(Sampling):
+    """Each client takes part in each round with probability q, independently of everything else.
+
+    The guarantee is for adding or removing one client, amplified by the sampling. It assumes that the noise does not
+    depend on the number of participants, and that the adversary does not see who takes part.
+
+    Args:
+        q: Sampling probability, in [0, 1].
+
+    Raises:
+        InputError: If ``q`` is out of range.
+
+    Example:
+        >>> Poisson(0.3).draw(10, rounds=5, seed=0, round=0)
+        array([1, 4, 5])
+    """
+
+    name: ClassVar[str] = "poisson"
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= check_number("the sampling probability q", self.q) <= 1:
+            raise InputError(f"the sampling probability q must be in [0, 1], got {self.q}")
+        if 0 < self.q < _MIN_RATE:
+            raise InputError(f"the sampling probability q must be 0 or at least {_MIN_RATE:g}, got {self.q}")
+
+    def __str__(self) -> str:
+        return f"poisson:{self.rate!r}"
+
+    @property
+    def rate(self) -> float:
+        """The sampling probability."""
+        return float(self.q)
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Flip one coin for each."""
+        return np.flatnonzero(generator(seed, purpose, round, trial).random(count) < self.q)
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return q times ``count``."""
+        return self.q * count
+
+    def _amplified(self, gaussian: Any, dp: Any) -> Any:
+        # At q = 1 the plain Gaussian event has a closed form, while the sampled one is composed numerically.
+        return gaussian if self.q == 1 else dp.PoissonSampledDpEvent(self.q, gaussian)
+
+
+@dataclass(frozen=True)
+class FixedSize(Sampling):
+    """Each round draws a fixed number of clients without replacement, independently of other rounds.
+
+    The guarantee is for *replacing* one client, amplified by the sampling (Wang, Balle & Kasiviswanathan, 2019,
+    Theorem 27); dp-accounting supports it for RDP only. Replacing a client moves the sum by up to twice the clip norm,
+    so the noise multiplier for this guarantee is noise / (2 · clip_norm). Published figures, such as those of the
+    secret sharer paper, use noise / clip_norm.
+
+    Args:
+        size: Number of clients per round.
+        population: Number of clients overall. None means all that there are, which draws need no number for. Canaries
+            drawn by the same rule come in the same proportion.
+
+    Raises:
+        InputError: If a number is not whole and positive, or ``size`` exceeds ``population``.
+
+    Example:
+        >>> FixedSize(10, 1000).rate, FixedSize(10, 1000).adjacency
+        (0.01, 'replace-one')
+    """
+
+    name: ClassVar[str] = "fixed"
+    adjacency: ClassVar[str] = "replace-one"
+    size: int
+    population: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("size", self.size)
+        if self.population is not None and self.size > check_count("population", self.population):
+            raise InputError(f"size must be at most the population of {self.population}, got {self.size}")
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the population in one round."""
+        return None if self.population is None else self.size / self.population
+
+    def check(self, count: int, rounds: int) -> None:
+        """Check that there are enough to draw from."""
+        if self.population is None and self.size > count:
+            raise InputError(f"size must be at most the population of {count}, got {self.size}")
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Draw without replacement. A share that is not a whole number is rounded up or down at random."""
+        stream = generator(seed, purpose, round, trial)
+        wanted = self.expected(count, rounds, round)
+        size = math.floor(wanted)
+        if wanted > size:
+            size += int(stream.random() < wanted - size)
+        return np.sort(stream.choice(count, size, replace=False))
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return the size, in proportion if ``count`` is not the population."""
+        return float(self.size if self.population is None else self.size * count / self.population)
+
+    def accounted(self, count: int, rounds: int) -> Sampling:
+        """Return the sampling of ``count`` participants, rounded up to whole ones."""
+        return FixedSize(min(count, math.ceil(self.expected(count, rounds, 0) - 1e-9)), count)
+
+    def _amplified(self, gaussian: Any, dp: Any) -> Any:
+        if self.population is None:
+            raise InputError(f"{self} has no population to account for: use FixedSize({self.size}, population)")
+        return dp.SampledWithoutReplacementDpEvent(int(self.population), int(self.size), gaussian)
+
+
+@dataclass(frozen=True)
+class Observed(FixedSize):
+    """Somebody else's code draws a fixed number of nodes, canaries among them, and reports which it drew.
+
+    All canaries are nodes; held-out ones send nothing. A canary therefore takes part with probability
+    ``size / population``, and being inserted does not change who is drawn.
+
+    Args:
+        size: Number of nodes drawn per round.
+        population: Number of all nodes: clients and canaries, inserted and held out.
+
+    Example:
+        >>> str(Observed(20, 100)), Observed(20, 100).rate
+        ('observed:20/100', 0.2)
+    """
+
+    name: ClassVar[str] = "observed"
+
+    def check(self, count: int, rounds: int) -> None:
+        """Check that all canaries fit in the population."""
+        if self.population is None or count > self.population:
+            raise InputError(
+                f"population = {self.population} is too small for {count} canaries, inserted and held out: count all "
+                "clients and all canaries"
+            )
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Raise: the training draws."""
+        raise InputError(f"the canaries of round {round} are unknown: call took_part before plant")
+
+    def accounted(self, count: int, rounds: int) -> Sampling:
+        """Return fixed-size sampling of all nodes."""
+        return FixedSize(self.size, self.population)
+
+
+@dataclass(frozen=True)
+class Epochs(Sampling):
+    """Everybody takes part once per epoch, in a random round of it.
+
+    The guarantee is for adding or removing one client, assuming that this does not move other clients between rounds:
+    the Gaussian mechanism composed once per epoch. No analysis here exploits that the round is secret, so the
+    adversary may know the schedule.
+
+    Args:
+        epochs: Number of epochs of (almost) equal length that all rounds are divided into.
+
+    Raises:
+        InputError: If ``epochs`` is not a whole number of at least 1.
+
+    Example:
+        >>> sampling = Epochs(2)
+        >>> sorted(int(client) for t in range(2) for client in sampling.draw(6, rounds=4, seed=0, round=t))
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    name: ClassVar[str] = "epochs"
+    knowledge: ClassVar[Knowledge] = "once-per-epoch"
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("epochs", self.epochs)
+
+    def check(self, count: int, rounds: int) -> None:
+        """Check that every epoch has a round."""
+        if self.epochs > rounds:
+            raise InputError(f"epochs = {self.epochs} does not fit {rounds} rounds: use at most {rounds}")
+
+    def epoch(self, rounds: int, round: int) -> tuple[int, int, int]:
+        """Return the number of a round's epoch, its first round, and the round after its last."""
+        edges = np.arange(self.epochs + 1) * rounds // self.epochs
+        number = int(np.searchsorted(edges, round, side="right")) - 1
+        return number, int(edges[number]), int(edges[number + 1])
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Return this round's part of the epoch's shuffle; a frozen round takes the same part of a fresh shuffle."""
+        number, start, stop = self.epoch(rounds, round)
+        frozen = (round,) if trial else ()
+        order = generator(seed, purpose, number, 2 * trial, *frozen).permutation(count)
+        edges = np.arange(stop - start + 1) * count // (stop - start)
+        # With fewer participants than rounds some rounds stay empty. They must not be the same in every epoch.
+        slots = generator(seed, purpose, number, 2 * trial + 1, *frozen).permutation(stop - start)
+        slot = int(slots[round - start])
+        return np.sort(order[edges[slot] : edges[slot + 1]])
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return ``count`` over the epoch's length."""
+        _, start, stop = self.epoch(rounds, round)
+        return count / (stop - start)
+
+    def exposures(self, count: int, rounds: int) -> int:
+        """Return one round per epoch."""
+        return self.epochs
+
+    def _exposed(self, schedule: Schedule) -> Schedule:
+        # A client takes part once per epoch, in the worst case in the round with the least noise.
+        rounds = sum(count for _, count in schedule)
+        if rounds == 0:
+            return []
+        least_noise: dict[int, float] = {}
+        round = 0
+        for noise, count in schedule:
+            first, last = (self.epoch(rounds, at)[0] for at in (round, round + count - 1))
+            for number in range(first, last + 1):
+                least_noise[number] = min(noise, least_noise.get(number, math.inf))
+            round += count
+        return [(noise, 1) for noise in least_noise.values()]
+
+
+@dataclass(frozen=True)
+class AtMost(Sampling):
+    """Nobody takes part in more than a given number of rounds, whatever the schedule.
+
+    The guarantee is for adding or removing one client, assuming that this does not move other clients between rounds:
+    the Gaussian mechanism composed ``times`` times, in the rounds with the least noise. There is no amplification.
+
+    Args:
+        times: Largest number of rounds that a client takes part in.
+
+    Raises:
+        InputError: If ``times`` is not a whole number of at least 1.
+
+    Example:
+        >>> str(AtMost(3))
+        'at-most:3'
+    """
+
+    name: ClassVar[str] = "at-most"
+    knowledge: ClassVar[Knowledge] = "rounds"
+    times: int
+
+    def __post_init__(self) -> None:
+        check_count("times", self.times)
+
+    def exposures(self, count: int, rounds: int) -> int:
+        """Return ``times``."""
+        return self.times
+
+    def _exposed(self, schedule: Schedule) -> Schedule:
+        exposed, left = [], int(self.times)
+        for noise, rounds in sorted(schedule):
+            exposed.append((noise, min(rounds, left)))
+            left -= exposed[-1][1]
+        return exposed
+
+
+@dataclass(frozen=True)
+class Last(AtMost):
+    """Everybody takes part in each of the last rounds, which the final model remembers best.
+
+    Args:
+        times: Number of rounds.
+
+    Example:
+        >>> [Last(1).draw(3, rounds=2, seed=0, round=t).tolist() for t in range(2)]
+        [[], [0, 1, 2]]
+    """
+
+    name: ClassVar[str] = "last"
+
+    def check(self, count: int, rounds: int) -> None:
+        """Check that there are that many rounds."""
+        if self.times > rounds:
+            raise InputError(f"last:{self.times} does not fit {rounds} rounds: use at most last:{rounds}")
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Return everybody or nobody."""
+        return np.arange(count if round >= rounds - self.times else 0)
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return ``count`` or 0."""
+        return float(count if round >= rounds - self.times else 0)
+
+    def accounted(self, count: int, rounds: int) -> Sampling:
+        """Return participation in at most ``times`` rounds."""
+        return AtMost(self.times)
+
+
+@dataclass(frozen=True)
+class Scheduled(Sampling):
+    """An explicit schedule, which the adversary may know.
+
+    A client listed m times in a round moves the sum by m clip norms. The accounting counts this as m² rounds, since the
+    Gaussian mechanism composed m² times is the same.
+
+    Args:
+        rounds: For each round, who takes part.
+
+    Raises:
+        InputError: If a participant is not a whole number.
+
+    Example:
+        >>> str(Scheduled([[0, 1], [1], []]).accounted(count=2, rounds=3))
+        'at-most:2'
+    """
+
+    name: ClassVar[str] = "scheduled"
+    knowledge: ClassVar[Knowledge] = "rounds"
+    rounds: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        checked = tuple(
+            tuple(check_count("a participant in the schedule", who, least=0) for who in cohort)
+            for cohort in self.rounds
+        )
+        object.__setattr__(self, "rounds", checked)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def check(self, count: int, rounds: int) -> None:
+        """Check that all rounds are scheduled and all participants exist."""
+        if len(self.rounds) < rounds:
+            raise InputError(f"the schedule has {len(self.rounds)} rounds, but the training has {rounds}")
+        for number, cohort in enumerate(self.rounds):
+            if cohort and max(cohort) >= count:
+                raise InputError(f"round {number} of the schedule has {max(cohort)}: use numbers from 0 to {count - 1}")
+
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
+        """Return those scheduled; a frozen round draws equally many at random, without replacement."""
+        cohort = self.rounds[round]
+        if trial == 0:
+            return np.sort(np.asarray(cohort, dtype=np.int64))
+        return np.sort(generator(seed, purpose, round, trial).choice(count, min(len(cohort), count), replace=False))
+
+    def expected(self, count: int, rounds: int, round: int) -> float:
+        """Return the scheduled number."""
+        return float(len(self.rounds[round]))
+
+    def exposures(self, count: int, rounds: int) -> int:
+        """Count from the schedule."""
+        exposures = np.zeros(count, dtype=np.int64)
+        for cohort in self.rounds[:rounds]:
+            exposures += np.bincount(np.asarray(cohort, dtype=np.int64), minlength=count) ** 2
+        return max(1, int(exposures.max(initial=1)))
+
+    def accounted(self, count: int, rounds: int) -> Sampling:
+        """Return participation in at most the rounds of the most frequent participant."""
+        return AtMost(self.exposures(count, rounds))
+
+
+FORMS = "every-round, poisson:Q, poisson:SIZE/POPULATION, fixed:SIZE/POPULATION, epochs:N, last:N, at-most:N"
+"""How a sampling can be written."""
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Read a sampling from text.
+
+    Args:
+        text: ``"every-round"``, ``"poisson:Q"``, ``"poisson:SIZE/POPULATION"``, ``"fixed:SIZE/POPULATION"``,
+            ``"fixed:SIZE"``, ``"epochs:N"``, ``"last:N"``, ``"at-most:N"`` or ``"observed:SIZE/POPULATION"``.
+
+    Raises:
+        InputError: If the text is none of these, or a number is out of range.
+
+    Example:
+        >>> parse_sampling("poisson:50/1000")
+        Poisson(q=0.05)
+        >>> parse_sampling("epochs:3")
+        Epochs(epochs=3)
+    """
+    name, _, value = text.strip().partition(":")
+    first, slash, second = value.partition("/")
+    whole: dict[str, Callable[[int], Sampling]] = {"epochs": Epochs, "last": Last, "at-most": AtMost}
+    sized: dict[str, type[FixedSize]] = {"fixed": FixedSize, "observed": Observed}
+    try:
+        if name == "every-round" and not value:
+            return EveryRound()
+        if name == "poisson":
+            return Poisson(float(first) / float(second) if slash else float(first))
+        if name in sized:
+            return sized[name](int(first), int(second) if slash else None)
+        if name in whole and not slash:
+            return whole[name](int(first))
+    except InputError:
+        raise
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise InputError(f"a sampling must be one of {FORMS}, got {text!r}")
