@@ -6,12 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from coalmine.stats import Counts
 from coalmine.stats.epsilon import largest
 from coalmine.stats.joint_boundary import _added
 from coalmine.stats.one_run import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
 from coalmine.stats.rank_tests import binomial_steps, curve_tail_probability
-from coalmine.stats.rates import _katz_log
 from coalmine.stats.sequential import EProcess
 from coalmine.stats.tradeoff import GaussianDP
 
@@ -24,11 +22,6 @@ def test_steps_of_a_binomial_are_rounded_up_by_less_than_a_step(trials, rate):
     assert weights.sum() == pytest.approx(1)
     assert -1e-6 * trials <= values @ weights - mean <= step
     assert values[-1] == trials or weights[values == trials].sum() == 0
-
-
-@pytest.mark.parametrize("cells", [(0, 10, 10, 0), (1, 9, 9, 1)])
-def test_rates_within_delta_show_nothing(cells):
-    assert _katz_log(Counts(*cells), 0.2, 0.05) == (0.0, 0.0)
 
 
 def test_power_of_guesses_has_the_significance_of_both_tails():

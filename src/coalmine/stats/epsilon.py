@@ -128,24 +128,29 @@ def largest(
     """
     inside, outside = -math.inf, math.inf  # the condition holds up to here, and fails from there on
     margin_inside, margin_outside = -math.inf, math.inf
+    held = None  # whether the condition held at the last probe
 
     def holds(x: float) -> bool:
         """Whether the condition holds at x: known from earlier evaluations, or found by closing in on the root."""
-        nonlocal inside, outside, margin_inside, margin_outside
+        nonlocal inside, outside, margin_inside, margin_outside, held
         while inside < x < outside:
             probe, gap = x, outside - inside
             if math.isfinite(margin_outside - margin_inside):
-                # A step twice as long as the secant's, from the end that it ends up near. It usually crosses the root,
-                # so that both ends converge to it, in far fewer evaluations than by halving.
+                # False position, which takes far fewer evaluations than halving. A step of at least an eighth of the
+                # accuracy crosses the root once an end has come that close.
                 share = margin_inside / (margin_inside - margin_outside)
-                step = gap * min(0.5, max(2 * min(share, 1 - share), relative * outside / gap / 8))
-                aimed = inside + step if share < 0.5 else outside - step
+                least = min(0.5, relative * outside / gap / 8)
+                aimed = inside + gap * min(1 - least, max(least, share))
                 probe = aimed if inside < aimed < outside else x
             value = margin(probe)
+            # An end that stays twice in a row counts half (the Illinois rule), or the other would creep up on the root.
             if value <= 0:
                 inside, margin_inside = probe, value
+                margin_outside /= 2 if held is True else 1
             else:
                 outside, margin_outside = probe, value
+                margin_inside /= 2 if held is False else 1
+            held = value <= 0
         return x <= inside
 
     if near is not None and near > floor:
