@@ -167,7 +167,7 @@ def test_dependent_scores_have_the_power_of_their_guesses():
     scores = Scores(np.arange(31.0), np.arange(28.0))
     truth = ApproximateDP(6.0, 0.3)
     tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=20)
-    assert 0.05 < tests.power(CLAIM, truth, 0.3) == guess_power(59, 20, CLAIM, truth, 0.3)
+    assert 0.05 < tests.power(CLAIM, truth, 0.3) == guess_power(59, np.array([20]), CLAIM, truth, 0.3)[0]
 
 
 def test_estimates_from_guesses_are_the_two_bounds():

@@ -115,7 +115,7 @@ def test_power_is_the_share_of_audits_that_refute(mu, share, canaries):
     audits = coin_flip_audits(lambda coins, rng: rng.normal(coins * mu / share, 1), canaries, 600, rng)
     needed = right_guesses_needed(canaries, guesses, claim, 0.9 * 0.05)
     refuted = [planned_tests(scores, guesses)[0].rows[0].correct >= needed for scores in audits]
-    power = guess_power(canaries, guesses, claim, GaussianDP(mu / share), 0.05)
+    power = guess_power(canaries, np.array([guesses]), claim, GaussianDP(mu / share), 0.05)[0]
     assert power == pytest.approx(np.mean(refuted), abs=4 * math.sqrt(power * (1 - power) / 600))
 
 

@@ -151,9 +151,7 @@ class CosineNull:
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(cos ≥ score), also where the probability itself underflows."""
-        t = np.asarray(score, dtype=float)
-        if np.any(np.abs(t) > 1):
-            raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
+        t = _cosines(score)
         tail = self._log_tail(np.abs(t))
         with np.errstate(divide="ignore"):
             return np.where(t >= 0, tail, np.log1p(-np.exp(tail)))
@@ -205,7 +203,7 @@ class OrthogonalCosineNull(CosineNull):
     def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
         """Return the probabilities of short intervals of r, and tail probabilities for the worse end of each."""
         shares, lengths = _intervals_of_chi(self.dim - 1)
-        t = np.asarray(score, dtype=float)[:, None]
+        t = _cosines(score)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             # A cosine of t takes g = r · t/√(1 − t²). Of an interval, the end that makes this likelier counts.
             needed = t / np.sqrt((1 - t) * (1 + t)) * np.where(t > 0, lengths[:-1], lengths[1:])
@@ -215,6 +213,14 @@ class OrthogonalCosineNull(CosineNull):
     def proved_p_value(self, scores: Floats) -> float:
         """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
         return symmetry_p_value(scores)
+
+
+def _cosines(score: ArrayLike) -> Floats:
+    """Return scores as an array, or raise `InputError` if one is no cosine."""
+    t = np.asarray(score, dtype=float)
+    if np.any(np.abs(t) > 1):
+        raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
+    return t
 
 
 def symmetry_p_value(scores: Floats) -> float:

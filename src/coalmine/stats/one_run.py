@@ -412,17 +412,16 @@ def most_powerful_guesses(canaries: int, claim: Curve, truth: Curve, alpha: floa
         The number of guesses; half of the canaries if no number refutes.
 
     Example:
-        >>> from coalmine.stats.tradeoff import GaussianDP
         >>> most_powerful_guesses(2000, GaussianDP(1.0), GaussianDP(2.0), 0.05)
         552
     """
     steps = np.arange(max(0, int(np.log(_LARGEST_SHARE * canaries / _FEWEST) / -np.log(_PLANNED_RATIO))) + 1)
     numbers = 2 * np.unique((_LARGEST_SHARE * canaries * _PLANNED_RATIO**steps / 2).astype(np.int64))
-    powers = np.array([guess_power(canaries, int(number), claim, truth, alpha) for number in numbers])
+    powers = guess_power(canaries, numbers, claim, truth, alpha)
     return int(numbers[np.argmax(powers)]) if powers.any() else canaries // 2
 
 
-def guess_power(canaries: int, guesses: int, claim: Curve, truth: Curve, alpha: float) -> float:
+def guess_power(canaries: int, guesses: Ints, claim: Curve, truth: Curve, alpha: float) -> Floats:
     """Return a lower limit on the probability to reject ``claim`` with the best attack on ``truth``.
 
     The attack's scores are independent of one another, so that the distribution of right guesses is that of Theorem 4
@@ -430,20 +429,20 @@ def guess_power(canaries: int, guesses: int, claim: Curve, truth: Curve, alpha: 
 
     Args:
         canaries: Number of canaries.
-        guesses: Number of guesses, less than ``canaries``.
+        guesses: Numbers of guesses, less than ``canaries``, shape (k,).
         claim: The claim.
         truth: The curve that the attack really reaches.
         alpha: Significance of the test.
 
     Example:
-        >>> from coalmine.stats.tradeoff import GaussianDP
-        >>> guess_power(400, 200, GaussianDP(1.0), GaussianDP(4.0), 0.05) > 0.95
-        True
+        >>> guess_power(400, np.array([200]), GaussianDP(1.0), GaussianDP(4.0), 0.05) > 0.95
+        array([ True])
     """
-    needed = right_guesses_needed(canaries, guesses, claim, _BOTH_TAILS_SHARE * alpha)  # type: ignore[arg-type]
-    if needed > guesses:
-        return 0.0
-    return float(curve_tail_probability(np.array([guesses]), np.array([needed]), canaries, truth)[0])
+    level = _BOTH_TAILS_SHARE * alpha
+    needed = np.array([right_guesses_needed(canaries, int(r), claim, level) for r in guesses])  # type: ignore[arg-type]
+    possible, powers = needed <= guesses, np.zeros(guesses.size)
+    powers[possible] = curve_tail_probability(guesses[possible], needed[possible], canaries, truth)
+    return powers
 
 
 @lru_cache(maxsize=1024)

@@ -203,19 +203,18 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
     canaries lie in the two tails of total probability V, and a share f(x)/V of what is there is guessed right
     (docs/simultaneous-bound.md, Theorem 4). The number of guesses must be smaller than the number of canaries.
     """
-    total, correct = guesses.astype(np.float64)[:, None], right.astype(np.float64)[:, None]
+    total, correct = guesses.astype(np.float64), right.astype(np.float64)
     a, b = total + 1, canaries - total
-    edges = np.sort(quantiles(a[:, 0], b[:, 0]), axis=1)
+    edges = quantiles(a, b)
     # A curve with f(0) > 0 gives the canaries in its first part away: their share of right guesses has a kink there.
-    kink = np.clip(claim.tpr(np.zeros((edges.shape[0], 1))), edges[:, :1], edges[:, -1:])
-    edges = np.sort(np.append(edges, kink, axis=1))
+    kink = np.clip(claim.tpr(np.zeros(a.size)), edges.min(axis=1), edges.max(axis=1))
+    edges = np.sort(np.column_stack([edges, kink]), axis=1)
     width = np.diff(edges, axis=1)[..., None]
     v = edges[:, :-1, None] + width * (NODES + 1) / 2
-    log_density = special.xlogy(a - 1, v.reshape(a.size, -1)) + special.xlog1py(b - 1, -v.reshape(a.size, -1))
-    density = np.exp(log_density - special.betaln(a, b)).reshape(v.shape)
+    a, b, total, correct = (values[:, None, None] for values in (a, b, total, correct))
+    density = np.exp(special.xlogy(a - 1, v) + special.xlog1py(b - 1, -v) - special.betaln(a, b))
     wrong = np.clip(_fpr_of_both_tails(claim, v) / v, 0, 1)
-    needed, others = np.maximum(correct, 1)[..., None], (total - correct + 1)[..., None]
-    tail = np.where(correct[..., None] > 0, special.betaincc(others, needed, wrong), 1.0)
+    tail = np.where(correct > 0, special.betaincc(total - correct + 1, np.maximum(correct, 1), wrong), 1.0)
     return np.asarray(np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0))
 
 

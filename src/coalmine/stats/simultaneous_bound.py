@@ -325,8 +325,10 @@ def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
 
 def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
     """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
-    levels = significance_levels(families, alpha)
-    return any(np.any(f.margins(claim, level) <= 0) for f, level in zip(families, levels, strict=True))
+    for family, level in zip(families, significance_levels(families, alpha), strict=True):
+        if family.thresholds.size and np.any(family.margins(claim, level) <= 0):
+            return True
+    return False
 
 
 def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
