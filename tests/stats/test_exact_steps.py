@@ -86,3 +86,14 @@ def test_a_guess_saves_evaluations_and_does_not_change_the_result(margin, near):
     assert largest(counted, near=near) == largest(margin)
     assert margin(largest(margin)) <= 0
     assert len(asked) < 50
+
+
+def test_a_margin_that_is_flat_takes_no_longer_than_halving():
+    asked = []
+
+    def flat(x):
+        asked.append(x)
+        return -1e-9 if x < 2.9 else 0.0 if x < 5 else 4.0
+
+    assert largest(flat) == pytest.approx(5.0)
+    assert len(asked) < 80

@@ -128,29 +128,28 @@ def largest(
     """
     inside, outside = -math.inf, math.inf  # the condition holds up to here, and fails from there on
     margin_inside, margin_outside = -math.inf, math.inf
-    held = None  # whether the condition held at the last probe
+    streak = 0  # probes in a row at which it held, or failed if negative
 
     def holds(x: float) -> bool:
         """Whether the condition holds at x: known from earlier evaluations, or found by closing in on the root."""
-        nonlocal inside, outside, margin_inside, margin_outside, held
+        nonlocal inside, outside, margin_inside, margin_outside, streak
         while inside < x < outside:
             probe, gap = x, outside - inside
-            if math.isfinite(margin_outside - margin_inside):
-                # False position, which takes far fewer evaluations than halving. A step of at least an eighth of the
-                # accuracy crosses the root once an end has come that close.
+            # False position takes far fewer evaluations than halving, unless the margin is flat somewhere.
+            if abs(streak) < 4 and math.isfinite(margin_outside - margin_inside):
                 share = margin_inside / (margin_inside - margin_outside)
+                # A step of at least an eighth of the accuracy crosses the root once an end has come that close.
                 least = min(0.5, relative * outside / gap / 8)
                 aimed = inside + gap * min(1 - least, max(least, share))
                 probe = aimed if inside < aimed < outside else x
             value = margin(probe)
             # An end that stays twice in a row counts half (the Illinois rule), or the other would creep up on the root.
             if value <= 0:
-                inside, margin_inside = probe, value
-                margin_outside /= 2 if held is True else 1
+                inside, margin_inside, streak = probe, value, max(streak, 0) + 1
+                margin_outside /= 2 if streak > 1 else 1
             else:
-                outside, margin_outside = probe, value
-                margin_inside /= 2 if held is False else 1
-            held = value <= 0
+                outside, margin_outside, streak = probe, value, min(streak, 0) - 1
+                margin_inside /= 2 if streak < -1 else 1
         return x <= inside
 
     if near is not None and near > floor:
