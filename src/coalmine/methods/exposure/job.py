@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coalmine.errors import InputError
-from coalmine.methods.exposure.audit import exposure_result
+from coalmine.methods.exposure.audit import Exposure
 from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.results.result import MethodResults
@@ -37,15 +37,14 @@ class ExposureJob(Job):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result."""
         settings = self.settings
-        result = exposure_result(
+        exposure = Exposure.from_table(
             self._table or self._phrase_table(),
             references=settings.references,
-            delta=settings.delta,
-            confidence=settings.confidence,
-            copies=settings.copies,
             calibrate=settings.calibrate,
-            unit=PHRASE if self._table is None else SCORES,
+            copies=settings.copies,
         )
+        unit = PHRASE if self._table is None else SCORES
+        result = exposure.result(delta=settings.delta, confidence=settings.confidence, unit=unit)
         result = replace(result, config={**result.config, **settings.to_dict()})
         return MethodResults(method="exposure", results=[result])
 

@@ -89,7 +89,7 @@ def _confidence(result: Result) -> str:
 def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
     from coalmine.methods.exposure.audit import recomputed
 
-    return recomputed(result, siblings)
+    return recomputed(result)
 
 
 def _unit(result: Result) -> Unit:

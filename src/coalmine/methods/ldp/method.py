@@ -36,9 +36,9 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
 
 
 def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
-    from coalmine.methods.ldp.recomputing import recomputed
+    from coalmine.methods.ldp.lower_bounds import recomputed
 
-    return recomputed(result, siblings)
+    return recomputed(result)
 
 
 METHOD = Method(
