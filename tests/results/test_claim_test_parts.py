@@ -302,11 +302,9 @@ def test_evidence_uses_the_null_distribution_where_it_is_known():
     exact = {e.method: e for e in estimate(members, null=NormalNull(), delta=1e-3, confidence=0.9)}
     counted = {e.method: e for e in estimate(members, nonmembers, delta=1e-3, confidence=0.9, design="coin-flips")}
     for e in known.estimates:
-        from_null = e.method in ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
+        from_null = e.method in ("exact-null", "gaussian-shift")
         assert e.epsilon == (exact if from_null else counted)[e.method].epsilon
-    assert {e.method for e in signs.estimates if "random signs" in e.assumes} == set(exact) & {
-        "exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound",
-    }  # fmt: skip
+    assert {e.method for e in signs.estimates if "random signs" in e.assumes} == {"exact-null", "gaussian-shift"}
     assert known.ceiling == ceiling(10, 10, delta=1e-3, confidence=0.9, design="coin-flips")
     assert known.claim_test is None
 
