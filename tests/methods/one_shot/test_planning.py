@@ -12,7 +12,7 @@ from coalmine import OneShot, Release
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
-from coalmine.methods.one_shot.job import build_audits
+from coalmine.methods.one_shot.method import build_audits
 from coalmine.methods.one_shot.planning import default_canaries, plan
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings

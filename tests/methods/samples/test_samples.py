@@ -125,4 +125,4 @@ def test_samples_refuse_what_does_not_fit():
 
 def test_the_registry_knows_it_as_a_method_for_integrations():
     method = registry.get("samples")
-    assert (method.name, method.settings, method.job) == ("samples", None, None)
+    assert (method.name, method.settings_type) == ("samples", None)

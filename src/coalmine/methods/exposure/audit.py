@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,7 +105,7 @@ def exposure_result(
     )
 
 
-def recomputed(result: Result, siblings: Sequence[Result] = ()) -> Result:
+def recomputed(result: Result) -> Result:
     """Return a result with its estimates computed again from its scores and ranks."""
     assert result.scores is not None
     estimates, top = _evidence(result.scores, result.arrays["ranks"], **result.recipe)

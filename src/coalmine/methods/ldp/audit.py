@@ -26,8 +26,8 @@ from coalmine.methods.ldp.estimates import (
     split_scores,
     spread,
 )
+from coalmine.methods.ldp.evidence import joint_evidence, stored_arrays, stored_terms
 from coalmine.methods.ldp.pair import Pair, gradient_of
-from coalmine.methods.ldp.recomputing import joint_evidence, stored_arrays, stored_terms
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from coalmine.arrays import Bools, Floats
-from coalmine.methods.ldp.recomputing import judged_at_any_time
+from coalmine.methods.ldp.evidence import judged_at_any_time
 from coalmine.methods.ldp.trials import Trials, is_memoryless
 from coalmine.results.result import Result
 from coalmine.simulation.mechanisms.local import LocalMechanism

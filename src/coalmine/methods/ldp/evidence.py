@@ -1,4 +1,4 @@
-"""LDP results again, from the trials that are stored with them."""
+"""What the trials of an LDP game say: the joint bound and claim test, also computed again from stored trials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def judged_at_any_time(
     )
 
 
-def recomputed(result: Result, siblings: Sequence[Result] = ()) -> Result:
+def recomputed(result: Result) -> Result:
     """Return a result with its estimates, joint bound and claim test computed again from its trials."""
     recipe, claim = result.recipe, result.claim
     assert claim is not None
