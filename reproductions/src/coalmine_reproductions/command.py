@@ -30,7 +30,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """Reproduce a table or figure of a paper, next to the paper's numbers."""
-    from coalmine.drawing.files import save_in_every_format
+    from coalmine_reproductions.figures import save_in_every_format
     from coalmine.results.tables import Table
     from coalmine_reproductions.catalog import REPRODUCTIONS, find
     from coalmine_reproductions.table import Context

@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from coalmine.arrays import Bools, Floats
-from coalmine.drawing.files import SERIES, THEORY
+from coalmine_reproductions.figures import SERIES, THEORY
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases
 from coalmine.methods.secret_sharer.scorer import PhraseScorer

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy import special
 
-from coalmine.methods.ldp import figures
+from coalmine_reproductions import ldp_figures as figures
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.results.files import results_to_dict
 from coalmine.results.result import Result

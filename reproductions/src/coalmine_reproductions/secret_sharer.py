@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.claims import FixedSize
-from coalmine.methods.secret_sharer.figures import regimes
+from coalmine_reproductions.secret_sharer_figures import regimes
 from coalmine.methods.secret_sharer.insertion import Insertion, insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid

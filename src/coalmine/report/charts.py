@@ -300,15 +300,15 @@ class ScoreCharts:
         claim = self.result.claim
         if claim is not None and math.isfinite(claim.epsilon):
             allowed = _most_allowed(claim.epsilon, claim.delta, floor)
-            looks["most that the claim allows"] = CLAIM, [1, 0]
-            lines += [{**row, "kind": "most that the claim allows"} for row in allowed]
+            looks["claim allows"] = CLAIM, [1, 0]
+            lines += [{**row, "kind": "claim allows"} for row in allowed]
             style = {"opacity": 0.16, "color": CLAIM, "clip": True}
             layers.append(layer("area", style, data=allowed, x=x, y=y, y2={"datum": floor}))
         if self.null is not None:
-            looks["with the exact null"] = INK, [5, 3]
+            looks["exact null"] = INK, [5, 3]
             exact = np.exp(self.null.log_sf(np.array([place["threshold"] for place in self.places])))
             for fpr, place in zip(exact.tolist(), self.places, strict=True):
-                lines.append({"fpr": short(max(fpr, floor / 10)), "tpr": place["tpr"], "kind": "with the exact null"})
+                lines.append({"fpr": short(max(fpr, floor / 10)), "tpr": place["tpr"], "kind": "exact null"})
         legend = {"columns": 2, "symbolType": "stroke"}
         color = kinds({kind: color for kind, (color, _) in looks.items()}, **legend)
         dash = kinds({kind: dash for kind, (_, dash) in looks.items()}, **legend)
@@ -368,34 +368,45 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     """Return lower bounds and estimates along some axis, with the claim as a dashed line.
 
     Args:
-        rows: ``x``, ``bound`` and ``estimate``, and where known the estimate's interval ``low`` and ``high``; None for
-            what is missing or infinite.
+        rows: ``x`` (a number or a name), ``bound`` and ``estimate``; where known also the estimate's interval ``low``
+            and ``high``, whether the claim is ``refuted``, and ``about``, what a mark is of. None for what is missing
+            or infinite.
         x: Title of the horizontal axis.
         y: Title of the vertical axis.
         claims: ``x`` and ``claim`` along the line.
         height: Height in pixels.
         square: Whether both axes are ε and have the same scale.
     """
-    kinds_of = {"lower bound": "bound", "estimate": "estimate"}
-    marks = [
-        {"x": row["x"], "epsilon": row[field], "kind": kind, "about": row.get("about", "")}
-        for row in rows
-        for kind, field in kinds_of.items()
-        if row[field] is not None
-    ]
+    marks = []
+    for row in rows:
+        bound = "refuting bound" if row.get("refuted") else "lower bound"
+        for kind, epsilon in ((bound, row["bound"]), ("estimate", row["estimate"])):
+            if epsilon is not None:
+                marks.append({"x": row["x"], "epsilon": epsilon, "kind": kind, "about": row.get("about", "")})
     intervals = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
-    places = [row["x"] for row in (*rows, *claims)]
+    places = list(dict.fromkeys(row["x"] for row in (*rows, *claims)))
     values = [mark["epsilon"] for mark in marks] + [row["claim"] for row in claims] + [row["high"] for row in intervals]
     top = 1.05 * max([1.0, *values, *(places if square else ())])
-    # The margins keep marks at the ends, and at ε = 0, from being cut off.
-    margin = (max(places) - min(places) or 1) / 12
-    domain = [-0.03 * top, top] if square else [min(places) - margin, max(places) + margin]
-    across = number("x", x, scale={"domain": domain, "nice": False}, axis={"grid": False, "tickMinStep": 1})
-    up = number("epsilon", y, scale={"domain": [-0.03 * top, top], "nice": False})
-    shape = kinds({"lower bound": "triangle-up", "estimate": "circle"}, columns=2)
-    color = kinds({"lower bound": BOUND, "estimate": ESTIMATE}, columns=2)
+    # From 0 on, and logarithmic above 1 where claims are large: they grow fast as noise shrinks.
+    scale = {"domain": [-0.03 * top, top], "nice": False, "type": "symlog" if top > 20 else "linear"}
+    up = number("epsilon", y, scale=scale)
+    if square:
+        across = number("x", x, scale=scale)
+    elif all(isinstance(place, int | float) for place in places):
+        # The margins keep marks at the ends from being cut off; on a logarithmic axis they are factors.
+        wide = min(places) > 0 and max(places) >= 8 * min(places)
+        margin = (max(places) / min(places)) ** (1 / 12) if wide else (max(places) - min(places) or 1) / 12
+        low, high = (min(places) / margin, max(places) * margin) if wide else (min(places) - margin, max(places) + margin)
+        domain = {"domain": [low, high], "nice": False, "type": "log" if wide else "linear"}
+        across = number("x", x, scale=domain, axis={"grid": False, "values": places, "labelExpr": "format(datum.value, '~g')"})
+    else:
+        across = {"field": "x", "type": "nominal", "title": x, "sort": places, "axis": {"labelAngle": 0}}
+    looks = {"lower bound": ("triangle-up", BOUND), "refuting bound": ("triangle-up", REFUTED), "estimate": ("circle", ESTIMATE)}
+    looks = {kind: look for kind, look in looks.items() if any(mark["kind"] == kind for mark in marks)}
+    shape = kinds({kind: shape for kind, (shape, _) in looks.items()}, columns=3)
+    color = kinds({kind: color for kind, (_, color) in looks.items()}, columns=3)
     tooltip = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
-    dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2}
+    dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
     layers = [
         layer("line", dashed, data=claims, x=across, y={**up, "field": "claim"}),
         layer("rule", {"color": ESTIMATE, "strokeWidth": 2}, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "high"}),

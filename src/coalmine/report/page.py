@@ -224,7 +224,7 @@ class _Page:
             sections.append({"key": slug(name), "title": title, "short": name, "html": html})
         for name, training in run.trainings.items():
             title = "Model and training" if len(run.trainings) == 1 else f"Model and training: {name}"
-            section = self._section("training", title, name.replace("-", " "), name=name, training=training)
+            section = self._section("training", title, name.replace("-", " "), training_name=name, training=training)
             sections.append({**section, "key": slug(name)})
         special = {name: text for method in run.methods for name, text in registry.find(method).caveats.items()}
         estimators = dict.fromkeys(estimate.method for result in run.results for estimate in result.estimates)
@@ -238,8 +238,8 @@ class _Page:
         template = _environment().get_template("section.html.j2")
         if method.template is not None:
             template = _environment().from_string(method.template.read_text(encoding="utf-8"))
-        data = {} if method.section is None else method.section(results)
-        return template.render(page=self, ui=self.ui, method=method, results=results, **data)
+        html = template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
+        return Markup(html)  # noqa: S704 - rendered here
 
     def _section(self, name: str, title: str, short: str, **more: Any) -> dict[str, str]:
         template = _environment().get_template(f"{name}.html.j2")

@@ -105,6 +105,13 @@ class Subject:
         return ", ".join(filter(None, [model, size]))
 
     @property
+    def utility(self) -> str:
+        """How well the model works."""
+        metrics = self.training.get("metrics") or {}
+        measured = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
+        return self.facts.get("utility") or ", ".join(measured)
+
+    @property
     def rounds(self) -> str:
         """The number of rounds, unless nothing is trained."""
         rounds = self.training.get("rounds")
@@ -176,8 +183,7 @@ def highlights(run: SavedRun, subject: Subject) -> list[str]:
     sentences: list[str] = []
     for name in dict.fromkeys(result.method for result in subject.results):
         method = registry.find(name)
-        if method.highlights is not None:
-            sentences += method.highlights(run.of(name, method.extras))
+        sentences += method.highlights(run.of(name, method.extras))
     return sentences
 
 
