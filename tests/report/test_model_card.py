@@ -13,11 +13,12 @@ import pytest
 from coalmine import OneShot, Release
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
-from coalmine.report.model_card import UNKNOWN, model_card
+from coalmine.report.page import model_card
 from coalmine.results.saved import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
 
+UNKNOWN = "not stated"
 PRIVATE = {"private": True, "clients": 50, "parameters": 100, "rounds": 40, "metrics": {"accuracy": 0.9}}
 # What NIST SP 800-226 and the deployments registry ask for, as the card names it.
 FIELDS = [

@@ -119,9 +119,9 @@ def report(run: SavedRun, *, auditor: str = "") -> str:
         run=run,
         sections=sections,
         policy=policy,
-        style=Markup(style),  # noqa: S704 - files of this package
-        library=Markup(library),  # noqa: S704
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),
+        library=Markup(library),
+        script=Markup(script),
         figures=figures,
         explorers=page.explorers,
     )  # fmt: skip
@@ -239,12 +239,12 @@ class _Page:
         if method.template is not None:
             template = _environment().from_string(method.template.read_text(encoding="utf-8"))
         html = template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
-        return Markup(html)  # noqa: S704 - rendered here
+        return Markup(html)
 
     def _section(self, name: str, title: str, short: str, **more: Any) -> dict[str, str]:
         template = _environment().get_template(f"{name}.html.j2")
         html = template.render(page=self, ui=self.ui, run=self.run, **more)
-        return {"key": name, "title": title, "short": short, "html": Markup(html)}  # noqa: S704 - rendered here
+        return {"key": name, "title": title, "short": short, "html": Markup(html)}
 
 
 @cache

@@ -147,9 +147,10 @@ class Subject:
     def sampling(self) -> str:
         """The sampling."""
         claim = self.claim
-        if claim is not None and claim.local_epsilon is not None:
-            return ""
-        text = str(self.config.get("cohort") or "") if claim is None else str(claim.sampling or "")
+        if claim is None:
+            text = str(self.config.get("cohort") or "")
+        else:  # an ε that was stated says nothing about the sampling, and a local report is not sampled
+            text = "" if claim.rounds is None or claim.local_epsilon is not None else str(claim.sampling or "")
         name, _, value = text.partition(":")
         known = {"poisson": f"Poisson sampling with q = {value}", "every-round": "every user in every round"}
         return "" if text in ("", "as claimed", "unknown") else known.get(name, f"sampling {text}")

@@ -138,7 +138,7 @@ def test_the_delta_of_a_users_mechanism_is_part_of_its_claim():
 
 def test_abstaining_from_weak_evidence_does_not_refute_a_claim_for_several_reports():
     """Seven reports of randomized response: more than 8 refuted of 40 in less than 0.1% of runs."""
-    claim, rng, refuted = Claim(local_epsilon=0.5, rounds=7), np.random.default_rng(0), 0
+    claim, rng, refuted = Claim(local_epsilon=0.5, rounds=7, delta=0.0), np.random.default_rng(0), 0
     for _ in range(40):
         coins = rng.random(1000) < 0.5
         evidence = 0.5 * (2 * rng.binomial(7, special.expit(0.5), 1000) - 7)
