@@ -128,7 +128,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     card = model_card(run)
     for row in (
         "Data | ward notes",
-        "People in the data | 4000 users",
+        "People in the data | 4,000 users",
         "Utility | accuracy 0.93",
         "Intended use | triage",
     ):
@@ -136,7 +136,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     assert "| Clipping | clip norm 1.5 |" in card
     assert "| Audited by | Ann Lee |" in card
     page = outcome.report(tmp_path / "mine.html", facts=facts).read_text(encoding="utf-8")
-    assert "Data ward notes, 4000 users, 200 parameters, accuracy 0.93." in page
+    assert "Data ward notes, 4,000 users, 200 parameters, accuracy 0.93." in page
     assert "clip norm 1.5" in page
     assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", page)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from coalmine.claims import Claim
 from coalmine.methods.canife.section import png
 from coalmine.report import charts

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coalmine_reproductions.figures import SERIES, THEORY
 from coalmine.errors import InputError
 from coalmine.methods.ldp.section import trials_text
 from coalmine.methods.ldp.views import VIEWS, adversary_name
 from coalmine.results.result import Result
+from coalmine_reproductions.figures import SERIES, THEORY
 
 if TYPE_CHECKING:
     import altair

@@ -21,7 +21,7 @@ from coalmine.results import words
 from coalmine.results.groups import Group
 from coalmine.results.result import Result, from_json
 from coalmine.results.tables import epsilons
-from coalmine.stats import CosineNull, Null, Scores
+from coalmine.stats import CosineNull, Null
 from coalmine.stats.nulls import parse_null
 from coalmine.stats.same_data import epsilon_by_threshold
 
@@ -135,7 +135,12 @@ _CHARACTER = 6.6  # width of a character of a label in pixels, on average and ro
 def evidence(groups: Sequence[Group]) -> Spec:
     """Return claim, lower bound and best guess of all results on one axis, grouped by unit."""
     end = axis_end(groups)
-    headers, labels, bars, intervals, arrows, marks = ([] for _ in range(6))  # type: ignore[var-annotated]
+    headers: list[Spec] = []
+    labels: list[Spec] = []
+    bars: list[Spec] = []
+    intervals: list[Spec] = []
+    arrows: list[Spec] = []
+    marks: list[Spec] = []
     top = 0
     for group in groups:
         top += _HEADER
@@ -167,26 +172,31 @@ def evidence(groups: Sequence[Group]) -> Spec:
     shown = [kind for kind in _LOOKS if any(mark["kind"] == kind for mark in marks)]
     legend = {"symbolSize": 120, "symbolStrokeWidth": 2}
     shape, fill, stroke = (kinds({kind: _LOOKS[kind][i] for kind in shown}, **legend) for i in range(3))
-    tooltip = [{"field": "who", "title": "method"}, {"field": "kind", "title": "what it is"}]
+    names = [{"field": "who", "title": "method"}, {"field": "kind", "title": "what it is"}]
+    tooltip = [*names, number("epsilon", "ε", format=".3f")]
     left = {"align": "left", "color": INK, "limit": {"expr": "width"}}
     text = {"field": "text", "type": "nominal"}
     # Without room for the numbers beside every label, as on phones, there are none: the table has them.
     needed = _CHARACTER * max((len(row["text"]) + len(row["numbers"]) + 3 for row in labels), default=0)
     fitting = {"calculate": f"width > {needed:.0f} ? datum.numbers : ''", "as": "text"}
     numbers = layer("text", {"align": "right", "color": MUTED}, data=labels, y=y, x={"value": {"expr": "width"}})
+    across: Spec = {"x": {"value": 0}, "x2": {"value": {"expr": "width"}}}
+    red = {"condition": {"test": "datum.refuted", "value": REFUTED}, "value": BOUND}
+    strong = {"condition": {"test": "datum.refuted", "value": 0.8}, "value": 0.28}
+    arrow = {"shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1}
+    mark = {"size": 120, "strokeWidth": 2, "opacity": 1}
+    looks: Spec = {"shape": shape, "fill": fill, "stroke": stroke, "tooltip": tooltip}
+    at_low, to_end = {**x, "field": "low"}, {"field": "epsilon"}
     layers = [
-        layer("rule", {"color": LINE}, data=labels, y={**y, "field": "strip"}, x={"value": 0}, x2={"value": {"expr": "width"}}),
-        layer("bar", {"height": 9}, data=bars, y=y, x={**x, "field": "zero"}, x2={"field": "epsilon"},
-              color={"condition": {"test": "datum.refuted", "value": REFUTED}, "value": BOUND},
-              opacity={"condition": {"test": "datum.refuted", "value": 0.8}, "value": 0.28}),
-        layer("rule", {"color": ESTIMATE, "strokeWidth": 2}, data=intervals, y=y, x={**x, "field": "low"}, x2={"field": "epsilon"}),
-        layer("point", {"shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1}, data=arrows, y=y, x=x),
-        layer("point", {"size": 120, "strokeWidth": 2, "opacity": 1}, data=marks, y=y, x=x, shape=shape, fill=fill, stroke=stroke,
-              tooltip=[*tooltip, number("epsilon", "ε", format=".3f")]),
+        layer("rule", {"color": LINE}, data=labels, y={**y, "field": "strip"}, **across),
+        layer("bar", {"height": 9}, data=bars, y=y, x={**x, "field": "zero"}, x2=to_end, color=red, opacity=strong),
+        layer("rule", {"color": ESTIMATE, "strokeWidth": 2}, data=intervals, y=y, x=at_low, x2=to_end),
+        layer("point", arrow, data=arrows, y=y, x=x),
+        layer("point", mark, data=marks, y=y, x=x, **looks),
         layer("text", {**left, "fontWeight": 600, "fontSize": 13}, data=headers, y=y, x={"value": 0}, text=text),
         layer("text", left, data=labels, y=y, x={"value": 0}, text=text),
         {**numbers, "transform": [fitting], "encoding": {**numbers["encoding"], "text": text}},
-    ]  # fmt: skip
+    ]
     return chart([], layers, height=top)
 
 
@@ -225,7 +235,8 @@ class ScoreCharts:
 
     def __init__(self, result: Result) -> None:
         scores = result.scores
-        assert scores is not None and scores.nonmembers is not None
+        assert scores is not None
+        assert scores.nonmembers is not None
         self.result, self.scores = result, scores
         self.null: Null | None = parse_null(result.null)
         self.members, self.nonmembers = scores.members.size, scores.observed.size
@@ -309,11 +320,8 @@ class ScoreCharts:
             exact = np.exp(self.null.log_sf(np.array([place["threshold"] for place in self.places])))
             for fpr, place in zip(exact.tolist(), self.places, strict=True):
                 lines.append({"fpr": short(max(fpr, floor / 10)), "tpr": place["tpr"], "kind": "exact null"})
-        legend = {"columns": 2, "symbolType": "stroke"}
-        color = kinds({kind: color for kind, (color, _) in looks.items()}, **legend)
-        dash = kinds({kind: dash for kind, (_, dash) in looks.items()}, **legend)
         style = {"strokeWidth": 1.75, "clip": True}
-        layers.append(layer("line", style, x=x, y=y, order={"field": "threshold"}, color=color, strokeDash=dash))
+        layers.append(layer("line", style, x=x, y=y, order={"field": "threshold"}, **_stroke(looks, columns=2)))
         layers.append(self._here("point", {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}, x=x, y=y))
         return chart(lines, layers, height=_HEIGHT)
 
@@ -330,12 +338,10 @@ class ScoreCharts:
             if level is not None and math.isfinite(level.epsilon):
                 looks[kind] = color, dash
                 lines.append({"epsilon": level.epsilon, "kind": kind})
-        legend = {"columns": 3, "symbolType": "stroke"}
-        color = kinds({kind: color for kind, (color, _) in looks.items()}, **legend)
-        dash = kinds({kind: dash for kind, (_, dash) in looks.items()}, **legend)
+        channels = _stroke(looks, columns=3)
         layers = [
-            layer("line", {"strokeWidth": 1.5}, x=x, y=y, color=color, strokeDash=dash),
-            layer("rule", {"strokeWidth": 2}, data=lines, y=y, color=color, strokeDash=dash),
+            layer("line", {"strokeWidth": 1.5}, x=x, y=y, **channels),
+            layer("rule", {"strokeWidth": 2}, data=lines, y=y, **channels),
             self._here("point", {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}, x=x, y=y),
         ]
         return chart([{**place, "kind": "estimate"} for place in self.places], layers, height=_HEIGHT)
@@ -343,6 +349,13 @@ class ScoreCharts:
     def _here(self, mark: str, style: Mapping[str, Any], **channels: Any) -> Spec:
         """Return the mark of the threshold that the reader has chosen."""
         return layer(mark, style, data=[self.places[self.start]], name=_HERE, **channels)
+
+
+def _stroke(looks: Mapping[str, tuple[str, list[int]]], *, columns: int) -> Spec:
+    """Return the channels of lines by kind: each has a color and a pattern of dashes."""
+    legend = {"columns": columns, "symbolType": "stroke"}
+    colors, dashes = ({kind: look[i] for kind, look in looks.items()} for i in (0, 1))
+    return {"color": kinds(colors, **legend), "strokeDash": kinds(dashes, **legend)}
 
 
 def _mass(null: Null, low: float, high: float) -> float:
@@ -393,25 +406,32 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     if square:
         across = number("x", x, scale=scale)
     elif all(isinstance(place, int | float) for place in places):
+        low, high = min(places), max(places)
+        wide = low > 0 and high >= 8 * low
         # The margins keep marks at the ends from being cut off; on a logarithmic axis they are factors.
-        wide = min(places) > 0 and max(places) >= 8 * min(places)
-        margin = (max(places) / min(places)) ** (1 / 12) if wide else (max(places) - min(places) or 1) / 12
-        low, high = (min(places) / margin, max(places) * margin) if wide else (min(places) - margin, max(places) + margin)
-        domain = {"domain": [low, high], "nice": False, "type": "log" if wide else "linear"}
-        across = number("x", x, scale=domain, axis={"grid": False, "values": places, "labelExpr": "format(datum.value, '~g')"})
+        factor = (high / low) ** (1 / 12) if wide else 1.0
+        margin = 0.0 if wide else (high - low or 1) / 12
+        ends = [low / factor - margin, high * factor + margin]
+        axis = {"grid": False, "values": places, "labelExpr": "format(datum.value, '~g')"}
+        domain = {"domain": ends, "nice": False, "type": "log" if wide else "linear"}
+        across = number("x", x, scale=domain, axis=axis)
     else:
         across = {"field": "x", "type": "nominal", "title": x, "sort": places, "axis": {"labelAngle": 0}}
-    looks = {"lower bound": ("triangle-up", BOUND), "refuting bound": ("triangle-up", REFUTED), "estimate": ("circle", ESTIMATE)}
-    looks = {kind: look for kind, look in looks.items() if any(mark["kind"] == kind for mark in marks)}
-    shape = kinds({kind: shape for kind, (shape, _) in looks.items()}, columns=3)
-    color = kinds({kind: color for kind, (_, color) in looks.items()}, columns=3)
-    tooltip = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
+    present = {mark["kind"] for mark in marks}
+    shapes = {"lower bound": "triangle-up", "refuting bound": "triangle-up", "estimate": "circle"}
+    colors = {"lower bound": BOUND, "refuting bound": REFUTED, "estimate": ESTIMATE}
+    looks: Spec = {
+        "shape": kinds({kind: shape for kind, shape in shapes.items() if kind in present}, columns=3),
+        "color": kinds({kind: color for kind, color in colors.items() if kind in present}, columns=3),
+        "tooltip": [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")],
+    }
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
+    rule, dot = {"color": ESTIMATE, "strokeWidth": 2}, {"filled": True, "size": 80, "opacity": 0.9}
     layers = [
         layer("line", dashed, data=claims, x=across, y={**up, "field": "claim"}),
-        layer("rule", {"color": ESTIMATE, "strokeWidth": 2}, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "high"}),
-        layer("point", {"filled": True, "size": 80, "opacity": 0.9}, x=across, y=up, shape=shape, color=color, tooltip=tooltip),
-    ]  # fmt: skip
+        layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "high"}),
+        layer("point", dot, x=across, y=up, **looks),
+    ]
     return chart(marks, layers, height=height)
 
 
@@ -480,6 +500,6 @@ def save(figure: Any, path: Path) -> Path:
     """
     if path.suffix not in FORMATS:
         raise InputError(f"a figure file must end in {', '.join(FORMATS)}, got {path.name!r}")
-    options = {".html": {"inline": True}, ".svg": {}, ".png": {"scale_factor": 2}}[path.suffix]
+    options: dict[str, Spec] = {".html": {"inline": True}, ".svg": {}, ".png": {"scale_factor": 2}}
     ending = path.suffix.removeprefix(".")
-    return write_whole(path, lambda temporary: figure.save(str(temporary), format=ending, **options))
+    return write_whole(path, lambda temporary: figure.save(str(temporary), format=ending, **options[path.suffix]))

@@ -94,9 +94,10 @@ def write_figures(directory: Path, out: Path) -> list[Path]:
     with refusing_damage(directory):
         page = _Page(read_run_directory(directory, scores=True))
         page.sections("")
-    return [
-        charts.save(charts.as_altair({title: spec}), out / f"{name}.png") for name, (title, spec) in page.figures.items()
-    ]
+    written = []
+    for name, (title, spec) in page.figures.items():
+        written.append(charts.save(charts.as_altair({title: spec}), out / f"{name}.png"))
+    return written
 
 
 def report(run: SavedRun, *, auditor: str = "") -> str:
@@ -139,7 +140,8 @@ def model_card(run: SavedRun, *, auditor: str = "") -> str:
     """
     template = _environment().get_template("model_card.md.j2")
     by = auditor or str(run.content.get("auditor") or "")
-    return template.render(run=run, audited=subjects.subjects(run), auditor=by, markdown=results_markdown(run.results))
+    audited, markdown = subjects.subjects(run), results_markdown(run.results)
+    return template.render(run=run, audited=audited, auditor=by, markdown=markdown) + "\n"
 
 
 def as_html(results: Sequence[Result]) -> str:
@@ -179,10 +181,12 @@ def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
         page.method_section(MethodResults(method=result.method, results=[result]))
         for name, (title, spec) in page.figures.items():
             if name.endswith(f"-{kind}"):
-                number = f" ({i + 1})" if len(results) > 1 else ""
-                specs[f"{title.rstrip('.')}: {result.method}, {result.label}{number}"] = spec
+                about = f"{title.rstrip('.')}: {result.method}, {result.label}"
+                specs[about if about not in specs else f"{about} ({i + 1})"] = spec
     if not specs:
-        needs = "estimates along the training (CANIFE)" if kind == "rounds" else "scores of inserted and held-out canaries"
+        needs = "scores of inserted and held-out canaries"
+        if kind == "rounds":
+            needs = "estimates along the training, which only CANIFE makes"
         raise InputError(f"there is nothing to plot: {kind} needs {needs}")
     return charts.as_altair(specs)
 

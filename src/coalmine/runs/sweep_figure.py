@@ -40,9 +40,9 @@ def figure(sweep: Sweep) -> Any:
     for title, rows in panels.items():
         # At each value the largest claim of its runs, which usually are the same.
         largest: dict[Any, float] = {}
-        for row in rows:
-            if row["claim"] is not None:
-                largest[row["x"]] = max(row["claim"], largest.get(row["x"], 0.0))
+        for point in rows:
+            if point["claim"] is not None:
+                largest[point["x"]] = max(point["claim"], largest.get(point["x"], 0.0))
         line = [{"x": x, "claim": claim} for x, claim in largest.items()]
         specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
     return charts.as_altair(specs)

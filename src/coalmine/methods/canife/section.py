@@ -35,9 +35,11 @@ def rounds(result: Result) -> tuple[list[Row], list[Row]]:
 
 def composed(result: Result) -> dict[str, tuple[float | None, float | None]]:
     """Return ε of the whole training, exact and as in the paper, by the estimator of single rounds."""
-    values = {(entry["method"], entry["inversion"]): from_json(entry["epsilon"]) for entry in result.details["composed"]}
-    methods = dict.fromkeys(method for method, _ in values)
-    return {method: (values.get((method, "exact")), values.get((method, "paper"))) for method in methods}
+    pairs: dict[str, list[float | None]] = {}
+    for entry in result.details["composed"]:
+        pair = pairs.setdefault(entry["method"], [None, None])
+        pair[entry["inversion"] == "paper"] = from_json(entry["epsilon"])
+    return {method: (exact, paper) for method, (exact, paper) in pairs.items()}
 
 
 def samples(result: Result) -> list[Row]:

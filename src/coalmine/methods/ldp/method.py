@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.ldp.section import panels, summary, tables
+from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table

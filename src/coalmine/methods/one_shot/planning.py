@@ -129,9 +129,7 @@ class Plan:
         )
         y = alt.Y("power:Q", title="power", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
         names = [f"{noise:g}" for noise in NOISES]
-        color = alt.Color(
-            "noise:N", title="share of the noise", scale=alt.Scale(domain=names)
-        )
+        color = alt.Color("noise:N", title="share of the noise", scale=alt.Scale(domain=names))
         lines = alt.Chart(alt.InlineData(values=values)).mark_line(point=True).encode(x=x, y=y, color=color)
         wanted = alt.Chart(alt.InlineData(values=[{"power": min(POWERS)}])).mark_rule(color="gray", strokeDash=[4, 3])
         return (lines + wanted.encode(y="power:Q")).properties(width=420, height=220)
