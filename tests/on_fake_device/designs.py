@@ -5,7 +5,7 @@ import pytest
 
 from coalmine import Release
 from coalmine.errors import InputError
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.memorization import Probe

@@ -74,16 +74,6 @@ view = ["final-change", "updates"]
 canaries = 10
 """
 
-STOPPING = """
-[ldp]
-trials = 400
-measurements = 2
-epsilon = [1.0]
-crafter = ["dummy-gradient"]
-view = ["white-box"]
-stop_when_refuted = true
-"""
-
 
 @pytest.fixture(scope="module")
 def one_method(tmp_path_factory):
@@ -116,12 +106,6 @@ def test_what_cannot_be_recomputed_is_named(everything):
     }
     assert any("checks" in sentence for sentence in by_method["mechanism"])
     assert not by_method["exposure"]
-
-
-def test_games_that_may_stop_early_are_recomputed_in_the_order_of_their_bets(tmp_path):
-    run_all(run_from_text(STOPPING, "stopping"), out=tmp_path / "run")
-    verification = recompute(read_run_directory(tmp_path / "run", scores=True))
-    assert verification.outcome is Outcome.SAME
 
 
 def changes(content):

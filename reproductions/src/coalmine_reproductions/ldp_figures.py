@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError
 from coalmine.methods.ldp.section import trials_text
-from coalmine.methods.ldp.views import VIEWS, adversary_name
+from coalmine.methods.ldp.settings import VIEWS, adversary_name
 from coalmine.results.result import Result
 from coalmine_reproductions.figures import SERIES, THEORY
 

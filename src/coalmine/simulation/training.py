@@ -25,7 +25,7 @@ from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.frozen_clients import FrozenClients, pays
 from coalmine.simulation.kernels.choice import choose_kernel
-from coalmine.simulation.kernels.partial_sum import PartialSum
+from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, shown

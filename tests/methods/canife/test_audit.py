@@ -11,7 +11,7 @@ from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.protocol import Release
 from coalmine.stats import estimate
 from federations import texts, word_model

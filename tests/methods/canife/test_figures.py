@@ -14,7 +14,7 @@ from coalmine.claims import EveryRound, Poisson
 from coalmine.methods.canife import section
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
 from coalmine.protocol import Release

@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 
 from coalmine.arrays import Bools
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.methods.canife.design.loop import DesignSettings, Target, clients_of
-from coalmine.methods.canife.design.samples import design_samples, valid_range
-from coalmine.methods.canife.mock_clients import pool_updates
+from coalmine.methods.canife.design import DesignSettings
+from coalmine.methods.canife.pool import pool_updates
+from coalmine.methods.canife.samples import Target, clients_of, design_samples, valid_range
 from coalmine.seeds import generator
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Task
