@@ -87,7 +87,7 @@ def test_a_training_on_a_device_is_the_training_on_the_cpu_up_to_rounding(client
 
 def test_audits_on_a_device_have_the_scores_of_the_cpu_and_resume(tmp_path):
     def audit():
-        return OneShot(dim=9610, rounds=3, canaries=20, view="updates", participation="every-round")
+        return OneShot(9610, rounds=3, canaries=20, view="updates", participation="every-round")
 
     here, there, resumed = (training(device, audits=[audit()]) for device in (None, FAKE, FAKE))
     assert here.dim == 9610

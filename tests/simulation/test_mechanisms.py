@@ -73,7 +73,7 @@ class Watcher(Audit):
         self.views = views
         self.seen = []
 
-    def observe(self, release):
+    def record(self, release):
         self.seen.append(release)
 
 

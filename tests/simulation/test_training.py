@@ -49,7 +49,7 @@ class Spy(Audit):
         self.asked.append((round, trial, clip_norm))
         return None if self._plants is None else self._plants(round, clip_norm, trial)
 
-    def observe(self, release):
+    def record(self, release):
         self.seen.append(release)
 
     def frozen_rounds(self, round):
@@ -631,7 +631,7 @@ class Counter(Audit):
     views = (View("update"),)
     count = 0
 
-    def observe(self, release):
+    def record(self, release):
         self.count += 1
 
     def state(self):
@@ -776,7 +776,7 @@ def test_an_audit_cannot_write_into_the_training():
     class Vandal(Audit):
         views = (View("model"), View("update"))
 
-        def observe(self, release):
+        def record(self, release):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, that the array is not writable
                 torch.from_numpy(release.vector).zero_()

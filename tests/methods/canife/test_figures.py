@@ -17,7 +17,6 @@ from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
-from coalmine.protocol import Release
 from coalmine.report.page import _Page
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.saved import SavedRun
@@ -119,7 +118,7 @@ def test_vectors_have_figures_but_no_picture_and_infinite_values_end_at_the_edge
     for trial in range(20):
         inserted = audit.plant(0, clip_norm=1.0, trial=trial)
         total = np.zeros(5, dtype=np.float32) if inserted is None else inserted.total
-        audit.observe(Release(0, "update", total + np.float32(0.001 * trial), trial=trial, divisor=1.0))
+        audit.observe(0, update=total + np.float32(0.001 * trial), trial=trial, divisor=1.0)
     result = read_back(audit)
     assert any(e["epsilon"] == "inf" for e in result.details["rounds"][0]["estimates"])
     figures, _ = section_of(result)

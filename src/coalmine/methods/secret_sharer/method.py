@@ -18,7 +18,7 @@ from coalmine.methods.method import Method
 from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.progress import reporting
-from coalmine.protocol import Audit, Release
+from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.units import PHRASE, USER, Unit
@@ -233,7 +233,7 @@ class SecretSharerMethod(Method):
             probe=self.probe,
             reference=reference,
         )
-        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module)))
+        self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
         if canaries.inserted.all():
             return []
