@@ -21,7 +21,7 @@ from coalmine.report.page import _Page
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.saved import SavedRun
 from coalmine.simulation import FixedClipping, Mechanism, Training
-from coalmine.simulation.data.vocabulary import Vocabulary
+from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model
 
 
