@@ -465,9 +465,6 @@ def test_canaries_that_are_taken_one_by_one_are_scaled_too():
     )  # fmt: skip
     planted = audit.plant(0, clip_norm=2.0)
     assert np.allclose(sum(planted.each()), planted.total, atol=1e-4)
-    canaries = planted.canaries
-    vector = np.random.default_rng(0).normal(size=2640).astype(np.float32)
-    assert np.allclose(canaries.dots(vector)[[3, 119]], [canaries.canary(3) @ vector, canaries.canary(119) @ vector])
 
 
 @pytest.mark.parametrize(

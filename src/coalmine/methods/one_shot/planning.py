@@ -22,8 +22,7 @@ from coalmine.errors import check_confidence, check_count, check_kind, check_pos
 from coalmine.methods.one_shot.canaries import extra_noise, step_left
 from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.methods.one_shot.views import parse_view
-from coalmine.stats.claim_p_value import RANK_SUM_SHARE, known_null_power
-from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
@@ -423,7 +422,7 @@ class AuditPower:
 
 
 @dataclass(frozen=True, eq=False)
-class SimulatedCurve:
+class SimulatedCurve(Curve):
     """The trade-off curve of an attack, from simulated scores.
 
     Args:

@@ -28,7 +28,7 @@ from coalmine.results.result import Result, common_delta
 from coalmine.results.units import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.stats import Scores
-from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.stats.exposure import RandomGuessing
 from coalmine.vectors import flat, to_numpy
 
 PrivacyUnit = Literal["user", "phrase"]
