@@ -15,8 +15,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
-from coalmine.methods.secret_sharer.insertion import Insertion, insert
-from coalmine.methods.secret_sharer.phrases import PhraseCanaries
+from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries, insert
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries, save_weights, write_canaries
 from coalmine.methods.secret_sharer.users import first_clients, set_aside, synthetic, user_attack
@@ -50,7 +49,6 @@ class PhraseJob(Job):
     def __init__(self, context: JobContext) -> None:
         self.settings: SecretSharerSettings = context.settings
         self.training: TrainingSettings = context.training or TextTrainingSettings()
-        self.probe = self.settings.probe()  # an impossible probe is reported before any training
         self.audit: SecretSharer | None = None
 
     def losses(self) -> tuple[Floats, Floats]:
@@ -72,11 +70,14 @@ class PhraseJob(Job):
     ) -> list[Result]:
         """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
         self.audit = SecretSharer(
+            module,
             canaries=canaries,
-            module=module,
             users=users,
             most_users=most_users,
-            probe=self.probe,
+            prefix=self.settings.prefix,
+            references=self.settings.references,
+            limit=self.settings.limit or None,
+            width=self.settings.width,
             reference=reference,
         )
         self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module)))
@@ -117,10 +118,10 @@ class SecretSharerJob(PhraseJob):
 
     def __init__(self, context: JobContext) -> None:
         super().__init__(context)
-        if self.probe.prefix >= self.settings.length:
+        if self.settings.prefix >= self.settings.length:
             raise InputError(
-                f"prefix = {self.probe.prefix} must be shorter than the canaries, which have {self.settings.length} "
-                "words"
+                f"prefix = {self.settings.prefix} must be shorter than the canaries, which have "
+                f"{self.settings.length} words"
             )
         self.directory, self.config = context.directory, context.config
         self.insertion: Insertion | None = None

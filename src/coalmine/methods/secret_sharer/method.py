@@ -26,7 +26,7 @@ SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
 # Settings that apply to a stored model; all others describe a training and what is inserted into it.
 _OF_STORED_MODEL = {
     *("model", "model_settings", "device", "model_weights", "canaries", "reference_weights"),
-    *("prefix", "references", "limit", "width", "whole_space", "delta", "confidence"),
+    *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
 
 
