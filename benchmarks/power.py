@@ -149,7 +149,7 @@ def training_row(share: float, seeds: int) -> str:
         module = models.build("mlp", digits.train.task, seed=seed)
         initial = parameters_to_vector(module.parameters()).detach().numpy()
         updates = OneShot(
-            dim=initial.size, rounds=rounds, canaries=100, view="updates", participation="poisson:0.5", seed=seed
+            initial.size, rounds=rounds, canaries=100, view="updates", participation="poisson:0.5", seed=seed
         )
         audits = [updates, updates.seen_by("final-change", initial=initial)]
         training = Training(

@@ -9,7 +9,6 @@ from torch import nn
 
 from coalmine.config import settings_from_texts
 from coalmine.methods import registry
-from coalmine.methods.job import JobContext
 from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.crafters import Benign, Pair
 from coalmine.methods.ldp.distinguishers import Crafted
@@ -68,8 +67,8 @@ def digits_audit(**settings):
 def method_results(*texts):
     """What the method finds in a run with these settings, given as ``key=value`` texts."""
     method = registry.get("ldp")
-    (settings,) = settings_from_texts(texts, method.settings)
-    return method.job(JobContext(settings=settings)).results(None, {})
+    (settings,) = settings_from_texts(texts, method.settings_type)
+    return method(settings).results(None, {})
 
 
 class DoubledEpsilon(LDPSGD):

@@ -11,8 +11,7 @@ from pydantic import Field
 import coalmine as cm
 from coalmine import Audit, Contribution, Result, Scores, View, estimate
 from coalmine.config import Settings
-from coalmine.methods.job import Job
-from coalmine.methods.registry import Method
+from coalmine.methods.method import Method
 from coalmine.results import MethodResults
 from coalmine.results.units import ROUND
 from coalmine.simulation.settings import TrainingSettings
@@ -40,7 +39,7 @@ class Bump(Audit):
         total[self.coordinate] = clip_norm * self.present[round]
         return Contribution(total, clients=0)
 
-    def observe(self, release):
+    def record(self, release):
         self.scores[release.round] = release.vector[self.coordinate]
 
     def state(self):
@@ -50,13 +49,20 @@ class Bump(Audit):
         self.scores = np.array(state["scores"])
 
 
-class BumpJob(Job):
-    def __init__(self, context):
-        self.context = context
+class BumpMethod(Method):
+    """The method in a run: what users read about it, the audits it adds, and what it finds."""
+
+    name = "bump"
+    title = "A bump on one coordinate"
+    question = "Does this coordinate of the update get its share of the noise?"
+    description = "The clip norm was added to one coordinate of the sum in rounds chosen by coin flips."
+    settings_type = BumpSettings
+    training_type = TrainingSettings
+    options = ("coordinate",)
 
     def audits(self, splits, module):
         dim = sum(parameter.numel() for parameter in module.parameters())
-        self.audit = Bump(dim, self.context.training.rounds, self.context.settings)
+        self.audit = Bump(dim, self.training.rounds, self.settings)
         return [self.audit]
 
     def results(self, trained, metrics):
@@ -72,24 +78,11 @@ class BumpJob(Job):
             adversary="watches one coordinate of every round's noisy average",
             score_name="coordinate",
             side_names=("bumped", "not bumped"),
-            seed=self.context.settings.seed,
+            seed=self.settings.seed,
             estimates=estimate(*sides, design="coin-flips"),
             scores=Scores(*sides),
             claim=claim,
             metrics=metrics,
-            config=self.context.config,
+            config=self.config,
         )
         return MethodResults(method="bump", results=[result])
-
-
-METHOD = Method(
-    name="bump",
-    title="A bump on one coordinate",
-    question="Does this coordinate of the update get its share of the noise?",
-    description="The clip norm was added to one coordinate of the sum in rounds chosen by coin flips.",
-    settings=BumpSettings,
-    job=BumpJob,
-    training=lambda: TrainingSettings,
-    options=("coordinate",),
-    init={"coordinate": 0},
-)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
-    from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
     from coalmine.replaying.api import replay as replay
     from coalmine.replaying.clients import Client as Client
@@ -84,7 +83,6 @@ __getattr__, __all__ = lazy_names(
         "coalmine.protocol": (
             "Audit",
             "Contribution",
-            "Release",
             "View",
         ),
         "coalmine.replaying.clients": ("Client",),

@@ -1,6 +1,5 @@
-"""A third-party method goes through audit, init, run, report, check, compare and serve."""
+"""A third-party method goes through audit, init, run, report, check and compare."""
 
-import http.client
 import json
 import os
 import shutil
@@ -29,12 +28,10 @@ def coalmine(tmp_path_factory):
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
 
-    def call(*arguments, start=False, cwd=None):
+    def call(*arguments):
         command = [sys.executable, "-m", "coalmine", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": path}
-        if start:
-            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=cwd)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     return call
 
@@ -87,16 +84,3 @@ def test_a_run_of_a_method_that_is_not_installed_is_still_shown(runs, run):
     assert (code, "bump" in out) == (0, True)
     code, _, err = run("report", str(runs / "a"))
     assert (code, err) == (0, "")
-
-
-def test_serve_lists_it(coalmine, runs):
-    server = coalmine("serve", runs, "--port", "0", start=True)
-    try:
-        address = server.stdout.readline().split("http://")[1].split("/")[0]
-        connection = http.client.HTTPConnection(address, timeout=30)
-        connection.request("GET", "/api/runs")
-        listed = json.loads(connection.getresponse().read())["runs"]
-    finally:
-        server.terminate()
-        server.wait()
-    assert {run["unit"] for run in listed} == {"One user, one round"}

@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.report.model_card import UNKNOWN, model_card
@@ -109,13 +109,11 @@ def test_the_command_prints_or_writes_it(tmp_path, run):
 
 
 def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
-    audit = OneShot(dim=200, rounds=2, canaries=20, view="updates", seed=0)
+    audit = OneShot(200, rounds=2, canaries=20, view="updates", seed=0)
     rng = np.random.default_rng(0)
     for t in range(2):
         planted = audit.plant(t, clip_norm=1.5)
-        audit.observe(
-            Release(round=t, kind="update", vector=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
-        )
+        audit.observe(t, update=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
     outcome = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     facts = {"data": "ward notes", "users": 4000, "utility": "accuracy 0.93", "use": "triage", "auditor": "Ann Lee"}
     outcome.save(tmp_path / "run", facts=facts)

@@ -22,11 +22,11 @@ from coalmine.stats import Scores, estimate
 def result():
     """A one-shot audit of a loop with half of the claimed noise."""
     rng = np.random.default_rng(0)
-    audit = cm.OneShot(dim=2_000, rounds=3, canaries=100, view="updates", participation="every-round")
+    audit = cm.OneShot(2_000, rounds=3, canaries=100, view="updates", participation="every-round")
     for t in range(3):
         planted = audit.plant(t, clip_norm=1.0)
         update = ((planted.total + rng.normal(0, 1.0, 2_000)) / planted.clients).astype(np.float32)
-        audit.observe(cm.Release(round=t, kind="update", vector=update, divisor=planted.clients))
+        audit.observe(t, update=update, divisor=planted.clients)
     return audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
 
 
@@ -171,10 +171,10 @@ def test_scores_have_the_numbers_of_their_canaries(result):
 
 
 def test_canaries_keep_their_numbers():
-    audit = cm.OneShot(dim=2_000, rounds=1, canaries=20, view="updates", participation="every-round")
+    audit = cm.OneShot(2_000, rounds=1, canaries=20, view="updates", participation="every-round")
     planted = audit.plant(0, clip_norm=1.0)
     noise = np.random.default_rng(1).normal(0, 0.1, 2_000)
-    audit.observe(cm.Release(round=0, kind="update", vector=(planted.total + noise).astype(np.float32), divisor=1.0))
+    audit.observe(0, update=(planted.total + noise).astype(np.float32), divisor=1.0)
     frame = audit.result().scores_dataframe()
     assert set(frame[frame.member].canary) == set(np.flatnonzero(audit.members))
     values = audit._record.evidence.scores()

@@ -49,7 +49,7 @@ class Spy(Audit):
         self.asked.append((round, trial, clip_norm))
         return None if self._plants is None else self._plants(round, clip_norm, trial)
 
-    def observe(self, release):
+    def record(self, release):
         self.seen.append(release)
 
     def frozen_rounds(self, round):
@@ -100,8 +100,8 @@ def finished(**changes):
 
 KERNELS = {
     "Stacked": {},
-    "OneStep": {"client": LocalTraining(optimizer=SGD(learning_rate=0.2))},
-    "Loop": {"client": LocalTraining(optimizer=Adam(learning_rate=0.01), batch_size=4, epochs=2)},
+    "Layerwise": {"client": LocalTraining(optimizer=SGD(learning_rate=0.2))},
+    "LeanLoop": {"client": LocalTraining(optimizer=Adam(learning_rate=0.01), batch_size=4, epochs=2)},
 }
 
 
@@ -116,7 +116,12 @@ def test_two_workers_give_the_bits_of_one(kernel):
 def test_two_workers_give_the_bits_of_one_for_a_large_model():
     """Noise of two streams, and a server step that is rounded."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 36_000), nn.ReLU(), nn.Linear(36_000, 3))
-    settings = {"model": model, "client": KERNELS["OneStep"]["client"], "server": SGD(learning_rate=0.37), "rounds": 2}
+    settings = {
+        "model": model,
+        "client": KERNELS["Layerwise"]["client"],
+        "server": SGD(learning_rate=0.37),
+        "rounds": 2,
+    }
     one, two = finished(**settings), finished(**settings, workers=2)
     assert one.dim > 1 << 21
     assert same(one, two)
@@ -133,7 +138,7 @@ def test_dropout_too_is_the_same_with_any_number_of_workers():
     torch.manual_seed(0)
     model = nn.Sequential(*mlp()[:3], nn.Dropout(0.5), mlp()[3])
     one, two = finished(model=model), finished(model=model, workers=3)
-    assert one.kernel == "Loop"
+    assert one.kernel == "LeanLoop"
     assert same(one, two)
 
 
@@ -245,7 +250,7 @@ def test_frozen_rounds_reuse_updates_and_release_the_same(cohorts, workers, monk
         spy = Spy(frozen=30)
         changes = {
             "sampling": cohorts,
-            "client": KERNELS["OneStep"]["client"],
+            "client": KERNELS["Layerwise"]["client"],
             "mechanism": Mechanism(noise_multiplier=0),
         }
         training(audits=[spy], rounds=2, workers=workers, **changes).run()
@@ -626,7 +631,7 @@ class Counter(Audit):
     views = (View("update"),)
     count = 0
 
-    def observe(self, release):
+    def record(self, release):
         self.count += 1
 
     def state(self):
@@ -729,7 +734,7 @@ def test_a_module_that_keeps_something_of_what_it_sees_gives_the_same_bits(tmp_p
     model = nn.Sequential(nn.Flatten(), layer)
     for kernel in KERNELS.values():
         one, two = finished(model=model, **kernel), finished(model=model, workers=2, **kernel)
-        assert one.kernel == "Loop"
+        assert one.kernel == "LeanLoop"
         assert same(one, two)
 
 
@@ -739,7 +744,7 @@ def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
     data = federation([1] * 12)
     torch.manual_seed(seed)
     run = training(model=model, data=data, test=None, client=LocalTraining())
-    assert run.kernel == "Loop"
+    assert run.kernel == "LeanLoop"
 
 
 def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
@@ -771,7 +776,7 @@ def test_an_audit_cannot_write_into_the_training():
     class Vandal(Audit):
         views = (View("model"), View("update"))
 
-        def observe(self, release):
+        def record(self, release):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, that the array is not writable
                 torch.from_numpy(release.vector).zero_()

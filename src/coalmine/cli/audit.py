@@ -19,7 +19,7 @@ from coalmine.cli.runs import draw
 from coalmine.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from coalmine.methods.registry import Method
+    from coalmine.methods.method import Method
     from coalmine.results.result import MethodResults, Result
     from coalmine.runs.settings import RunSettings
 
@@ -81,7 +81,7 @@ def _group() -> None:
     """Run one method: insert canaries, look at what an adversary sees, report evidence about ε."""
 
 
-def _command(method: Method) -> click.Command:
+def _command(method: type[Method]) -> click.Command:
     """Return the command of a method: its own options, and those that all methods share."""
     reference = f" ({method.reference})" if method.reference else ""
 
@@ -96,18 +96,18 @@ def _command(method: Method) -> click.Command:
         params=[*_own_options(method), *_shared_options(method)],
         rich_markup_mode="rich",
     )
-    assert method.settings is not None
-    tables = [method.settings, *([] if method.training is None else [method.training()])]
+    assert method.settings_type is not None
+    tables = [method.settings_type, *([] if method.training_type is None else [method.training_type])]
     command.settings = [path for table in tables for path, _, _ in table().walk()]
     return command
 
 
-def _own_options(method: Method) -> list[click.Parameter]:
+def _own_options(method: type[Method]) -> list[click.Parameter]:
     """Return an option for each setting that the method wants as one."""
-    assert method.settings is not None
+    assert method.settings_type is not None
     options: list[click.Parameter] = []
     for name in method.options:
-        field = method.settings.model_fields[name]
+        field = method.settings_type.model_fields[name]
         several = "tuple" in str(field.annotation)
         more: dict[str, Any] = {"is_flag": True, "default": None} if field.annotation is bool else {"multiple": several}
         if field.annotation is not bool:
@@ -125,7 +125,7 @@ def _metavar(annotation: Any) -> str:
     return "NUMBER" if "float" in text else "INTEGER" if "int" in text else "TEXT"
 
 
-def _shared_options(method: Method) -> list[click.Parameter]:
+def _shared_options(method: type[Method]) -> list[click.Parameter]:
     """Return the options that all methods have."""
     path = click.Path(path_type=Path)
     names: list[tuple[list[str], str, dict[str, Any]]] = [
@@ -145,19 +145,19 @@ def _shared_options(method: Method) -> list[click.Parameter]:
         (["--quiet", "quiet"], "Hide progress.", {"is_flag": True}),
         (["--json", "as_json"], "Print the result as JSON and nothing else.", {"is_flag": True}),
     ]
-    if method.training is not None:
+    if method.training_type is not None:
         text = "Also train without canaries, to see what they cost in accuracy."
         names.insert(1, (["--baseline", "baseline"], text, {"is_flag": True}))
-    if method.charts is not None:
+    if "charts" in vars(method):
         text = "Write figures (.html, .svg, .png) into this directory."
         names.insert(2, (["--figures", "figures"], text, {"type": path}))
     return [TyperOption(param_decls=declarations, help=text, **more) for declarations, text, more in names]
 
 
-def _audit(method: Method, values: Mapping[str, Any]) -> None:
+def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     """Run one method and show its results."""
-    assert method.settings is not None
-    tables = [method.settings] if method.training is None else [method.training(), method.settings]
+    assert method.settings_type is not None
+    tables = [method.settings_type] if method.training_type is None else [method.training_type, method.settings_type]
     if values["list_settings"]:
         console.print_settings(*reversed(tables))
         return
@@ -184,7 +184,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
             console.print_sentence(gate.sentence)
     if out is not None and method_results.results:
         draw(out, bool(as_json))
-    if figures is not None and method.charts is not None:
+    if figures is not None:
         from coalmine.drawing.files import save_in_every_format
 
         for path in save_in_every_format(dict(method.charts(method_results)), figures):
@@ -193,7 +193,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     console.exit_if_failed(gate)
 
 
-def _run_settings(method: Method, tables: list[Any], values: Mapping[str, Any]) -> RunSettings:
+def _run_settings(method: type[Method], tables: list[Any], values: Mapping[str, Any]) -> RunSettings:
     """Return the settings of a run of this method alone."""
     from coalmine.config import settings_from_mapping
     from coalmine.config.settings import texts_to_mapping
@@ -233,12 +233,11 @@ def prepared(directory: Path | None) -> Iterator[None]:
         raise
 
 
-def print_method(method: Method, results: MethodResults) -> None:
+def print_method(method: type[Method], results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
-    from coalmine.methods.registry import estimate_tables
     from coalmine.results.words import finding_sentences
 
-    for table in (method.tables or estimate_tables)(results):
+    for table in method.tables(results):
         console.print_table(table)
     if results.summary:
         console.print_sentence(results.summary)

@@ -16,7 +16,7 @@ from coalmine.results.result import MethodResults, Result
 from coalmine.stats import Estimate
 
 if TYPE_CHECKING:
-    from coalmine.methods.registry import Method
+    from coalmine.methods.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Part:
     explorers: Sequence[Explorer] = ()
 
 
-def method_section(method: Method, parts: Sequence[Part]) -> Section:
+def method_section(method: type[Method], parts: Sequence[Part]) -> Section:
     """Return a method's section: its description, then the parts."""
     return Section(
         key=slug(method.name),
@@ -64,7 +64,7 @@ def method_section(method: Method, parts: Sequence[Part]) -> Section:
     )
 
 
-def plain_section(method: Method, results: MethodResults) -> Section:
+def plain_section(method: type[Method], results: MethodResults) -> Section:
     """Return the section of a method without figures of its own: one part per result."""
     lead = [Part(html=paragraphs([results.summary]))] if results.summary else []
     return method_section(method, [*lead, *(result_part(result, i) for i, result in enumerate(results.results))])

@@ -12,7 +12,7 @@ from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.replaying.api import replay
 from coalmine.replaying.clients import Client, Template
 from coalmine.replaying.result import Replay
-from coalmine.simulation.kernels.partial_sum import clip_factors
+from coalmine.simulation.kernels.kernel import clip_factors
 from coalmine.simulation.mechanisms.central import Mechanism, NoClipping
 
 

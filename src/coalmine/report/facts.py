@@ -37,12 +37,7 @@ def adversaries(results: Sequence[Result], *, most: int | None = FEW) -> str:
 def highlights(run: SavedRun, subject: Subject) -> list[str]:
     """Return what the methods of a subject want to have read beside ε, such as extracted phrases."""
     methods = [registry.find(name) for name in dict.fromkeys(result.method for result in subject.results)]
-    return [
-        text
-        for method in methods
-        if method.highlights is not None
-        for text in method.highlights(run.of(method.name, method.extras))
-    ]
+    return [text for method in methods for text in method.highlights(run.of(method.name, method.extras))]
 
 
 def not_tested(run: SavedRun, audited: Sequence[Subject]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from coalmine import __version__
 from coalmine.drawing.charts import COLORS, Figure, theme, write_png
 from coalmine.drawing.html import Html, data, definitions, folded, joined, table, tag
-from coalmine.drawing.sections import Section, plain_section
+from coalmine.drawing.sections import Section
 from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.methods import registry
@@ -170,8 +170,7 @@ def _sections(run: SavedRun, auditor: str = "") -> list[Section]:
 
 def section_of(results: MethodResults) -> Section:
     """Return a method's section; a method that is not installed gets the plain one."""
-    method = registry.find(results.method)
-    return plain_section(method, results) if method.section is None else method.section(results)
+    return registry.find(results.method).section(results)
 
 
 def _laid_out(section: Section) -> Html:

@@ -128,9 +128,9 @@ def for_methods(names: Sequence[str]) -> Preset:
     """
     methods = [registry.get(name) for name in names]
     for method in methods:
-        if method.settings is None:
+        if method.settings_type is None:
             raise InputError(f"{method.name} runs only inside an integration, not in a run of its own")
-    trainings = {method.training_table for method in methods if method.training is not None}
+    trainings = {method.training_table for method in methods if method.training_type is not None}
     training = {"training": PRESETS["digits"].tables["training"]} if "training" in trainings else {}
     other_tables = {table: {"seed": 0} for table in sorted(trainings - {"training"})}
     tables = {"run": {"title": ", ".join(names)}, **training, **other_tables, **{m.name: m.init for m in methods}}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
-from coalmine.methods.job import Job, JobContext
+from coalmine.methods.method import Method
 from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
 from coalmine.results.directory import RunDirectory
@@ -111,7 +111,7 @@ class _Group:
 
     table: str | None
     settings: TrainingSettings | None
-    jobs: dict[str, Job]
+    jobs: dict[str, Method]
 
     def splits(self) -> Splits:
         """Return the data, with as many users set aside as any job wants."""
@@ -181,14 +181,13 @@ class _Run:
     def _groups(self) -> list[_Group]:
         """Return the jobs by the training they share."""
         groups: dict[str | None, _Group] = {}
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, Method] = {}
         for name, settings in self.settings.methods.items():
             method = registry.get(name)
-            assert method.job is not None
             table = self.settings.table_of(method)
             training = None if table is None else self.settings.trainings[table]
             with _naming(name):
-                job = method.job(JobContext(settings=settings, training=training, directory=self.path, jobs=dict(jobs)))
+                job = method(settings, training=training, directory=self.path, earlier=dict(jobs))
             if not job.needs_training:
                 table, training = None, None
             jobs[name] = job
@@ -246,7 +245,7 @@ class _Run:
         }
 
     def _results(
-        self, name: str, job: Job, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
+        self, name: str, job: Method, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
     ) -> MethodResults:
         start = time.perf_counter()
         method_results = job.results(trained, metrics)

@@ -14,7 +14,7 @@ from coalmine.config import SettingError, Settings, settings_from_mapping, toml
 from coalmine.config.settings import texts_to_mapping
 from coalmine.errors import InputError, did_you_mean
 from coalmine.methods import registry
-from coalmine.methods.registry import Method
+from coalmine.methods.method import Method
 from coalmine.reading import LARGEST_SETTINGS, parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
@@ -64,17 +64,15 @@ class RunSettings:
                     f"no method of this run audits [{table}]: add {_tables(users)}, or remove it", [table]
                 )
         for name in self.methods:
-            check = registry.get(name).check
-            if check is not None:
-                check(self)
+            registry.get(name).check(self)
 
-    def table_of(self, method: Method) -> str | None:
+    def table_of(self, method: type[Method]) -> str | None:
         """Return the table of the training that a method audits, or None if it needs none.
 
         Raises:
             SettingError: If it needs one and there is none.
         """
-        if method.training is None:
+        if method.training_type is None:
             return None
         for table in (method.training_table, TRAINING):
             if table in self.trainings:
@@ -103,15 +101,15 @@ def table_settings(name: str, tables: Sequence[str] = ()) -> type[Settings]:
     if name == "run":
         return RunOptions
     if name not in training_tables():
-        settings = registry.get(name).settings
+        settings = registry.get(name).settings_type
         assert settings is not None
         return settings
     # A method with a training table of its own also brings its own defaults, even where it shares [training].
     special = [method for method in registry.runnable() if method.training_table != TRAINING]
     for method in special:
         shares = name == TRAINING and method.name in tables and method.training_table not in tables
-        if method.training is not None and (shares or name == method.training_table):
-            return method.training()
+        if method.training_type is not None and (shares or name == method.training_table):
+            return method.training_type
     return TrainingSettings
 
 

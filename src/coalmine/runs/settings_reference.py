@@ -24,7 +24,7 @@ def reference() -> str:
     for name in all_tables():
         parts += _section("##", name, table_settings(name)())
     for method in registry.runnable():
-        if method.training is not None and method.training_table != TRAINING:
+        if method.training_type is not None and method.training_table != TRAINING:
             parts += _changed_defaults(method.name)
     return "\n".join(parts)
 

@@ -226,8 +226,7 @@ def _recomputed(run: SavedRun, result: Result, siblings: Sequence[Result], store
 
 def _unit(run: SavedRun, result: Result) -> Unit:
     """Return the unit that a result's method, view and settings decide, or the stored one if they do not."""
-    decided = registry.find(result.method).unit
-    unit = result.unit if decided is None else decided(result)
+    unit = registry.find(result.method).unit_of(result)
     # In a training that was not coalmine's own, canaries of the same method may be examples.
     others = run.config is None and unit == USER and result.unit == EXAMPLE
     return EXAMPLE if others else unit

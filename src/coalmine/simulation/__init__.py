@@ -7,7 +7,7 @@ randomized gradients. Trainings give the same bits for the same seed, save check
 | looking for | where |
 |---|---|
 | one round, from cohort to noisy mean | ``Training._noisy_mean`` in `training` |
-| where updates are clipped | `kernels.partial_sum.clip_factors` |
+| where updates are clipped | `kernels.kernel.clip_factors` |
 | where noise is added | `mechanisms.central.Mechanism.noise` |
 | local mechanisms (LDP-SGD, Gaussian, PrivUnit) | `mechanisms` |
 | what a client does | `client`, `optimizers` |

@@ -134,8 +134,7 @@ class CentralTraining(Rounds):
             with torch.no_grad():
                 self.optimizer.step(self._model.parameters, gradients, optimizer_state)
         torch.set_rng_state(rng_state)
-        self._model.reattach()
-        model = self._model.vector.clone()
+        model = self._model.vector
         after = TrainingState(
             model=model,
             optimizer=optimizer_state,

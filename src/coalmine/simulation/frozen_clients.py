@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coalmine.arrays import Floats, Ints
-from coalmine.simulation.kernels.partial_sum import PartialSum
+from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.workers import ClientWork, Workers, WorkItem
 
 _MOST_BYTES = 1 << 29

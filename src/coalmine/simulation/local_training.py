@@ -69,8 +69,8 @@ def train_locally_private(
         total = np.zeros(model.dim, dtype=np.float64)
         for client in rng.choice(len(data), clients, replace=False):
             loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))
-            gradient = torch.cat([g.reshape(-1) for g in model.gradients(loss)]).numpy()
+            gradient = model.flatten(model.gradients(loss)).numpy()
             total += mechanism.drawn(gradient, rng)[0]
         means = (total / clients).astype(np.float32)[None]
-        model.vector.copy_(torch.from_numpy(server.move(model.vector.numpy().copy(), means, mechanism)[0]))
+        model.load(torch.from_numpy(server.move(model.vector.numpy(), means, mechanism)[0]))
     return copy.deepcopy(model.module)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import Advance, reporting, shown_if_slow
-from coalmine.protocol import Audit, Release, check_audits
+from coalmine.protocol import Audit, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.data.federated import FederatedData, digest_of
@@ -216,7 +216,7 @@ class Rounds(ABC):
             for view in audit.views:
                 if view.shows(number, self.rounds):
                     vector = shown(state.model if view.kind == "model" else update)
-                    audit.observe(Release(round=number, kind=view.kind, vector=vector, divisor=divisor))
+                    audit.observe(number, **{view.kind: vector}, divisor=divisor)
 
     def _measure(self, state: TrainingState, number: int) -> None:
         """Add test metrics to the history if this round is evaluated; raise `InputError` if the model diverged."""

@@ -18,14 +18,14 @@ from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
-from coalmine.protocol import Audit, Contribution, Release, checked_contribution
+from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.simulation import flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.frozen_clients import FrozenClients, pays
 from coalmine.simulation.kernels.choice import choose_kernel
-from coalmine.simulation.kernels.partial_sum import PartialSum
+from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, shown
@@ -201,9 +201,7 @@ class Training(Rounds):
                 contributions = [] if planted is None else [planted]
                 update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=clients)
                 vector = shown(update)
-                audit.observe(
-                    Release(round=self.state.round, kind="update", vector=vector, trial=trial, divisor=divisor)
-                )
+                audit.observe(self.state.round, update=vector, trial=trial, divisor=divisor)
 
     def _frozen_clients(self, rounds: int, trial: int) -> FrozenClients | None:
         """Clients whose updates are kept for so many frozen rounds; None if that does not pay."""

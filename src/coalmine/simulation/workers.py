@@ -25,7 +25,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.seeds import generator
 from coalmine.simulation.client import Participant
 from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.kernels.partial_sum import Kernel, PartialSum
+from coalmine.simulation.kernels.kernel import Kernel, PartialSum
 from coalmine.simulation.memory import keep_freed_memory
 from coalmine.threads import single_thread
 from coalmine.usercode import blamed, describe_error

@@ -17,11 +17,10 @@ from coalmine.errors import InputError
 from coalmine.methods.canife import figures
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
-from coalmine.methods.canife.method import METHOD
+from coalmine.methods.canife.method import CanifeMethod
 from coalmine.methods.canife.report_section import crafted_samples
-from coalmine.protocol import Release
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.vocabulary import Vocabulary
@@ -76,7 +75,7 @@ def values(chart, name):
 
 def test_every_figure_is_drawn_from_a_saved_result(images):
     result = read_back(images, sampling=EveryRound())
-    charts = METHOD.charts(MethodResults(method="canife", results=[result]))
+    charts = CanifeMethod.charts(MethodResults(method="canife", results=[result]))
     assert set(charts) == {"canife-rounds", "canife-scores", "canife-composed", "canife-canaries"}
     drawing = json.dumps(charts["canife-rounds"].to_dict())
     assert all(color in drawing for color in (BOUND, ESTIMATE, THEORY))
@@ -94,7 +93,7 @@ def test_the_section_shows_rounds_composition_and_samples_of_saved_results(image
     typed = images.result(noise_multiplier=1.0, sampling=EveryRound())
     plain = read_back(images, sampling=EveryRound())
     composed = typed.composed_result()
-    section = METHOD.section(MethodResults(method="canife", results=[plain, composed]))
+    section = CanifeMethod.section(MethodResults(method="canife", results=[plain, composed]))
     assert section.key == "canife"
     assert "canife-1-rounds" in [figure.name for figure in section.figures]
     for part in (
@@ -105,13 +104,13 @@ def test_the_section_shows_rounds_composition_and_samples_of_saved_results(image
         "an adversary who knows",
     ):
         assert part in section.body
-    same = METHOD.section(MethodResults(method="canife", results=[typed, composed]))
+    same = CanifeMethod.section(MethodResults(method="canife", results=[typed, composed]))
     assert [figure.spec for figure in section.figures] == [figure.spec for figure in same.figures]
 
 
 def test_the_tables_show_rounds_scores_and_composition(images):
     result = read_back(images, sampling=EveryRound())
-    estimates, scores, composed = METHOD.tables(MethodResults(method="canife", results=[result]))
+    estimates, scores, composed = CanifeMethod.tables(MethodResults(method="canife", results=[result]))
     assert [row[0] for row in estimates.rows] == ["0–1", "2–3"]
     bound = next(e for e in result.details["rounds"][0]["estimates"] if e["valid"])
     assert estimates.rows[0][1] == f"{bound['epsilon']:.2f} of {result.details['rounds'][0]['ceiling']:.2f}"
@@ -155,7 +154,7 @@ def test_vectors_have_figures_but_no_picture_and_infinite_values_end_at_the_edge
     for trial in range(20):
         inserted = audit.plant(0, clip_norm=1.0, trial=trial)
         total = np.zeros(5, dtype=np.float32) if inserted is None else inserted.total
-        audit.observe(Release(0, "update", total + np.float32(0.001 * trial), trial=trial, divisor=1.0))
+        audit.observe(0, update=total + np.float32(0.001 * trial), trial=trial, divisor=1.0)
     result = read_back(audit)
     assert any(e["epsilon"] == "inf" for e in result.details["rounds"][0]["estimates"])
     charts = figures.result_charts(result)
@@ -172,6 +171,6 @@ def test_labels_of_lines_are_spread():
 def test_several_adversaries_have_a_directory_each_and_share_a_figure(images):
     result = read_back(images)
     both = [replace(result, view=view) for view in ("frozen, pool 3", "frozen, pool 6")]
-    charts = METHOD.charts(MethodResults(method="canife", results=both))
+    charts = CanifeMethod.charts(MethodResults(method="canife", results=both))
     assert {"canife-adversaries", "canife-sigma", "frozen-pool-3/canife-rounds"} <= set(charts)
     assert set(values(charts["canife-adversaries"], "adversary")) == {"frozen, pool 3", "frozen, pool 6"}

@@ -9,9 +9,8 @@ import pytest
 
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
-from coalmine.methods.canife.method import METHOD
+from coalmine.methods.canife.method import CanifeMethod
 from coalmine.methods.canife.settings import CanifeSettings
-from coalmine.methods.job import JobContext
 from coalmine.results.units import ROUND, USER
 from coalmine.simulation.settings import TrainingSettings
 
@@ -23,7 +22,7 @@ def results_of(*texts):
     """The results of a run with these settings, and its job."""
     by_key = {text.partition("=")[0]: text for text in (*FAST, *texts)}
     training, settings = settings_from_texts(list(by_key.values()), TrainingSettings, CanifeSettings)
-    job = METHOD.job(JobContext(settings=settings, training=training))
+    job = CanifeMethod(settings, training=training)
     splits = training.splits(pool_fraction=job.pool_fraction)
     module = training.module(splits)
     trained = training.training(splits, module, job.audits(splits, module))
@@ -95,13 +94,13 @@ def run_settings(training, **methods):
 
 def test_settings_are_checked_together():
     with pytest.raises(SettingError, match="clip_norm") as error:
-        METHOD.check(run_settings(TrainingSettings(clip_norm="none"), canife=CanifeSettings()))
+        CanifeMethod.check(run_settings(TrainingSettings(clip_norm="none"), canife=CanifeSettings()))
     assert error.value.path == ("training", "clip_norm")
     settings = {"canife": CanifeSettings(mode="running"), "one-shot": None}
     with pytest.raises(SettingError, match="without noise") as error:
-        METHOD.check(run_settings(TrainingSettings(noise_multiplier=0), **settings))
+        CanifeMethod.check(run_settings(TrainingSettings(noise_multiplier=0), **settings))
     assert error.value.path == ("canife", "mode")
-    METHOD.check(run_settings(TrainingSettings(noise_multiplier=1), **settings))
+    CanifeMethod.check(run_settings(TrainingSettings(noise_multiplier=1), **settings))
 
 
 def test_the_registry_entry_imports_neither_torch_nor_altair():

@@ -9,8 +9,7 @@ from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.exposure.settings import ExposureSettings
-from coalmine.methods.job import JobContext
-from coalmine.methods.secret_sharer.job import SecretSharerJob
+from coalmine.methods.secret_sharer.method import SecretSharerMethod
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings
 from coalmine.results.units import PHRASE, SCORES
 
@@ -18,7 +17,7 @@ METHOD = registry.get("exposure")
 
 
 def results(jobs=None, **settings):
-    job = METHOD.job(JobContext(settings=ExposureSettings(**settings), jobs=jobs or {}))
+    job = METHOD(ExposureSettings(**settings), earlier=jobs)
     return job, job.results(None, {})
 
 
@@ -40,11 +39,11 @@ def test_a_file_is_read(losses):
 
 def test_a_file_that_cannot_be_read_is_refused_before_anything_runs():
     with pytest.raises(InputError, match=r"none\.csv"):
-        METHOD.job(JobContext(settings=ExposureSettings(file="none.csv")))
+        METHOD(ExposureSettings(file="none.csv"))
 
 
 def test_without_a_file_the_phrases_of_the_run_are_ranked():
-    sharer = SecretSharerJob.__new__(SecretSharerJob)
+    sharer = SecretSharerMethod.__new__(SecretSharerMethod)
     values = np.linspace(-5, -1, 10), np.linspace(-9, -4, 30)
     sharer.audit = SimpleNamespace(memorization=lambda: SimpleNamespace(scores=lambda score: values))
     job, method_results = results(jobs={"secret-sharer": sharer})

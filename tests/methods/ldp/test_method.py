@@ -12,7 +12,6 @@ from coalmine.config import settings_from_texts
 from coalmine.drawing import files as figure_files
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.job import JobContext
 from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.tables import summary, tables
@@ -183,9 +182,9 @@ def test_estimators_of_the_method_have_caveats(audited):
 
 
 def test_a_wrong_crafter_is_refused_before_any_training():
-    (settings,) = settings_from_texts(["crafter=benin"], METHOD.settings)
+    (settings,) = settings_from_texts(["crafter=benin"], METHOD.settings_type)
     with pytest.raises(InputError, match="benin"):
-        METHOD.job(JobContext(settings=settings))
+        METHOD(settings)
 
 
 def test_a_crafter_from_a_file_is_audited(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.job import JobContext
 from coalmine.methods.mechanism.settings import MechanismSettings
 
 METHOD = registry.get("mechanism")
@@ -15,12 +14,12 @@ METHOD = registry.get("mechanism")
 
 def result(*texts):
     (settings,) = settings_from_texts(texts, MechanismSettings)
-    return METHOD.job(JobContext(settings=settings)).results(None, {}).results[0]
+    return METHOD(settings).results(None, {}).results[0]
 
 
 def test_every_setting_is_an_option():
     assert list(METHOD.options) == list(MechanismSettings.model_fields)
-    assert METHOD.training is None
+    assert METHOD.training_type is None
 
 
 def test_the_gaussian_mechanism_is_audited_against_its_own_guarantee():
@@ -63,7 +62,7 @@ def test_a_mechanism_must_be_named_and_have_one_claim(texts, message, name):
         METHOD.check(run)
     assert error.value.path == ("mechanism", name)
     with pytest.raises(SettingError):
-        METHOD.job(JobContext(settings=settings))
+        METHOD(settings)
 
 
 def test_a_function_is_held_to_its_claimed_noise_multiplier(tmp_path):

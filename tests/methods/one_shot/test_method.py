@@ -9,8 +9,7 @@ from coalmine.claims import Poisson
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.job import JobContext
-from coalmine.methods.one_shot.job import build_audits
+from coalmine.methods.one_shot.method import build_audits
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 
@@ -25,7 +24,7 @@ def test_a_run_has_one_result_per_view():
     training, audit = settings(
         "partition=iid:40", "rounds=3", "client.epochs=1", "model_settings.hidden=70", "view=final,updates,every:2"
     )
-    job = METHOD.job(JobContext(settings=audit, training=training))
+    job = METHOD(audit, training=training)
     splits = training.splits()
     module = training.module(splits)
     trained = training.training(splits, module, job.audits(splits, module))

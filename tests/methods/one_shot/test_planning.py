@@ -8,11 +8,11 @@ import pytest
 from scipy import special, stats
 
 import coalmine
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
-from coalmine.methods.one_shot.job import build_audits
+from coalmine.methods.one_shot.method import build_audits
 from coalmine.methods.one_shot.planning import default_canaries, plan
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
@@ -230,13 +230,11 @@ def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=4, delta=1e-5)
 
     def audited(seed, share):
-        audit = OneShot(
-            dim=1000, rounds=4, canaries=40, view="updates", participation="every-round", seed=seed, **settings
-        )
+        audit = OneShot(1000, rounds=4, canaries=40, view="updates", participation="every-round", seed=seed, **settings)
         rng = np.random.default_rng([seed, int(1e6 * share)])
         for t in range(4):
             total = audit.plant(t, clip_norm=1.0).total + rng.normal(0, share, 1000)
-            audit.observe(Release(round=t, kind="update", vector=total.astype(np.float32), divisor=1))
+            audit.observe(t, update=total.astype(np.float32), divisor=1)
         return audit
 
     shares = [audited(seed, 1.0).result(claim=claim).claim_test.detectable_noise for seed in range(6)]

@@ -12,7 +12,6 @@ from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.audit import Memorization, SecretSharer, measure_memorization
 from coalmine.methods.secret_sharer.evaluation import SampledRanks
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid, insert
-from coalmine.protocol import Release
 from coalmine.results.units import PHRASE, USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text
@@ -76,7 +75,7 @@ def test_a_final_model_must_be_observed(trained):
     audit = SecretSharer(trained[1]._module, canaries=trained[1].canaries)
     with pytest.raises(InputError, match="never observed"):
         audit.result()
-    audit.observe(Release(round=0, kind="model", vector=np.zeros(5, dtype=np.float32)))
+    audit.observe(0, model=np.zeros(5, dtype=np.float32))
     with pytest.raises(InputError, match="5 parameters"):
         audit.result()
 

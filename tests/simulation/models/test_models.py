@@ -16,7 +16,6 @@ from torch.nn import functional
 from coalmine.errors import InputError
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models import MODELS, build, default_model
-from coalmine.simulation.models.prefixes import distinct_prefixes
 from coalmine.simulation.models.word_lstm import WordLSTM
 
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"
@@ -244,26 +243,6 @@ def test_the_word_lstms_gradients_are_those_of_the_plain_one(lengths: list[int],
     torch.testing.assert_close(fast(inputs), PlainWordLSTM(fast)(inputs), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1, 1000])  # the larger needs numbers that a power of two would not fit
-@pytest.mark.parametrize("words", [7, 100, 1000])
-def test_the_fast_loss_works_in_blocks_and_equals_cross_entropy(
-    scale: float, words: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coalmine.simulation.models.tied_softmax._BLOCK", 5 * WORDS.classes)
-    monkeypatch.setattr("coalmine.simulation.models.tied_softmax._WORDS", words)
-    model = build("word-lstm", WORDS, **FAST["word-lstm"]).double()
-    with torch.no_grad():
-        model.embedding.weight.mul_(scale)
-    weights = list(model.parameters())
-    inputs, targets = padded(WORDS, [9, 4, 7, 1])
-    expected = cross_entropy(model(inputs), targets, WORDS)
-    loss = model.loss(inputs, targets)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
-    gradients = torch.autograd.grad(expected, weights)
-    for a, b in zip(torch.autograd.grad(loss, weights), gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * max(1.0, float(b.abs().max())))
-
-
 def test_the_fast_loss_is_right_where_the_targets_chance_underflows() -> None:
     model = build("word-lstm", WORDS, **FAST["word-lstm"])
     with torch.no_grad():
@@ -297,17 +276,6 @@ def test_a_task_without_ignored_targets_counts_all() -> None:
     model = build("word-lstm", task, **FAST["word-lstm"])
     inputs, targets = padded(WORDS, [9, 4])
     torch.testing.assert_close(model.loss(inputs, targets), cross_entropy(model(inputs), targets, task))
-
-
-def test_sentences_with_a_common_prefix_share_its_states() -> None:
-    tokens = torch.tensor([[1, 5, 6, 7], [1, 5, 8, 0], [1, 9, 6, 0]])
-    targets = torch.tensor([[5, 6, 7, 2], [5, 8, 2, 0], [9, 0, 2, 0]])
-    shared = distinct_prefixes(tokens, targets, ignored=0)
-    assert shared.tokens.tolist() == [1, 5, 9, 6, 8, 6, 7]
-    parents = [torch.arange(place.stop) if isinstance(place, slice) else place for place in shared.parents]
-    assert [parent.tolist() for parent in parents] == [[0], [0, 0], [0, 0, 1], [0]]
-    assert shared.owners.tolist() == [0, 0, 0, 1, 1, 3, 4, 5, 6]
-    assert shared.targets.tolist() == [5, 5, 9, 6, 8, 7, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

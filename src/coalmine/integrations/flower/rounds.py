@@ -15,7 +15,7 @@ from coalmine.claims.sampling import EveryRound, Observed
 from coalmine.errors import InputError
 from coalmine.integrations import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, Kind, Release, check_audits
+from coalmine.protocol import Audit, Contribution, Kind, check_audits
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,11 @@ class AuditedRounds:
                 audit.skip(current.round, current.trial)
             for kind in kinds:
                 audit.observe(
-                    Release(
-                        round=current.round,
-                        kind=kind,
-                        vector=np.array(change if kind == "update" else model),
-                        trial=current.trial,
-                        divisor=self._divisor or None,
-                        rounding=rounding,
-                    )
+                    current.round,
+                    **{kind: np.array(change if kind == "update" else model)},
+                    trial=current.trial,
+                    divisor=self._divisor or None,
+                    rounding=rounding,
                 )
         return after
 

@@ -15,13 +15,13 @@ from coalmine.results.result import MethodResults, Result, from_json
 from coalmine.results.tables import Table, fixed
 
 if TYPE_CHECKING:
-    from coalmine.methods.registry import Method
+    from coalmine.methods.method import Method
 
 _BOUND, _ESTIMATE = "lower bound", "estimate by best-threshold, with its interval"
 _MOST_SAMPLES = 8
 
 
-def section(method: Method, method_results: MethodResults) -> Section:
+def section(method: type[Method], method_results: MethodResults) -> Section:
     """Return CANIFE's section of the report: ε along the rounds, composed rounds and crafted samples."""
     parts = []
     for place, result in enumerate(method_results.results):

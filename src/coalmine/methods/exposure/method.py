@@ -1,63 +1,144 @@
-"""The exposure method, as the registry knows it (Jagielski 2023)."""
+"""The exposure method in a run: ranks of a file, or of the phrases inserted by secret-sharer (Jagielski 2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import SettingError
+from coalmine.errors import InputError
 from coalmine.methods.exposure.settings import ExposureSettings
-from coalmine.methods.job import Job, JobContext
-from coalmine.methods.registry import Method
+from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.units import PHRASE, SCORES, Unit
+from coalmine.scorefile import ScoreTable, read_table
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
+    from coalmine.simulation.rounds import Rounds
+
+SOURCE = "secret-sharer"
+"""Method whose phrases are ranked if there is no file."""
 
 
-def _job(context: JobContext) -> Job:
-    from coalmine.methods.exposure.job import ExposureJob
+class ExposureMethod(Method):
+    """Ranks canaries among references, and returns one result."""
 
-    return ExposureJob(context)
+    name = "exposure"
+    title = "Ranks among references"
+    question = "What do canaries' losses or ranks say about ε? Compares their exposure with random guessing."
+    description = (
+        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is "
+        "log2(references / rank), in bits; random guessing has a median of one bit. Scores are minus the rank, so that "
+        "higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
+        "otherwise."
+    )
+    reference = "Jagielski 2023"
+    settings_type = ExposureSettings
+    options = ("file", "references", "calibrate", "copies", "delta", "confidence")
+    init: ClassVar[Mapping[str, Any]] = {"delta": 0.0}
+    caveats: ClassVar[Mapping[str, str]] = {
+        "median-exposure": "ε from the median rank of the canaries among the references (Jagielski 2023). A point "
+        "estimate without an interval.",
+        "low-fpr": "Log-ratio of TPR and FPR where few references are flagged. A point estimate without an interval.",
+    }
+    needs_training = False
 
+    settings: ExposureSettings
+    _table: ScoreTable | None = None
 
-def check(run: Any) -> None:
-    """Raise a `SettingError` if there is nothing to rank."""
-    settings: ExposureSettings = run.methods["exposure"]
-    sharer = run.methods.get("secret-sharer")
-    if settings.file is not None:
-        return
-    if sharer is None:
-        raise SettingError(
-            "exposure needs a file of losses, or the phrases of a table [secret-sharer]: set file", ["exposure", "file"]
+    def prepare(self) -> None:
+        """Read the file, if there is one."""
+        if self.settings.file is None:
+            self.reads = (SOURCE,)
+        else:
+            self._table = read_table(Path(self.settings.file))
+
+    @classmethod
+    def check(cls, run: Any) -> None:
+        """Raise a `SettingError` if there is nothing to rank."""
+        settings: ExposureSettings = run.methods["exposure"]
+        sharer = run.methods.get(SOURCE)
+        if settings.file is not None:
+            return
+        if sharer is None:
+            raise SettingError(
+                f"exposure needs a file of losses, or the phrases of a table [{SOURCE}]: set file",
+                ["exposure", "file"],
+            )
+        if sharer.twins == 0 and sharer.model_weights is None:
+            raise SettingError(
+                "exposure ranks inserted phrases among held-out ones, and twins = 0 holds out none: set twins to 1 or "
+                "more",
+                [SOURCE, "twins"],
+            )
+        for key in ("references", "calibrate"):
+            if getattr(settings, key):
+                raise SettingError(
+                    f"{key} applies to a file of losses or ranks: set file, or remove it", ["exposure", key]
+                )
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return one result."""
+        from coalmine.methods.exposure.audit import Exposure
+
+        settings = self.settings
+        exposure = Exposure.from_table(
+            self._table or self._phrase_table(),
+            references=settings.references,
+            calibrate=settings.calibrate,
+            copies=settings.copies,
         )
-    if sharer.twins == 0 and sharer.model_weights is None:
-        raise SettingError(
-            "exposure ranks inserted phrases among held-out ones, and twins = 0 holds out none: set twins to 1 or more",
-            ["secret-sharer", "twins"],
-        )
-    for key in ("references", "calibrate"):
-        if getattr(settings, key):
-            raise SettingError(f"{key} applies to a file of losses or ranks: set file, or remove it", ["exposure", key])
+        unit = PHRASE if self._table is None else SCORES
+        result = exposure.result(delta=settings.delta, confidence=settings.confidence, unit=unit)
+        return MethodResults(method=self.name, results=[replace(result, config={**result.config, **self.config})])
 
+    def _phrase_table(self) -> ScoreTable:
+        """Return the losses of the run's inserted and held-out phrases."""
+        from coalmine.methods.secret_sharer.method import SecretSharerMethod
 
-def tables(method_results: MethodResults) -> list[Table]:
-    """Return the summary of the exposures compared with random guessing, then the estimates, of each result."""
-    return [table for result in method_results.results for table in (_summary_table(result), _estimate_table(result))]
+        sharer = self.earlier.get(SOURCE)
+        if not isinstance(sharer, SecretSharerMethod):
+            raise InputError(f"exposure needs a file of losses, or {SOURCE} in the same run")
+        inserted, held_out = sharer.losses()
+        return ScoreTable("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)
 
+    @classmethod
+    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
+        """Return a result with its estimates computed again from its scores and ranks."""
+        from coalmine.methods.exposure.audit import recomputed
 
-def _section(method_results: MethodResults) -> Section:
-    """Return the section of the report: the usual one, with the summary compared with random guessing."""
-    from coalmine.drawing.html import table
-    from coalmine.drawing.sections import method_section, result_part
+        return recomputed(result)
 
-    parts = []
-    for i, result in enumerate(method_results.results):
-        summary = _summary_table(result)
-        parts.append(result_part(result, i, more=[table(summary.title, summary.columns, summary.rows)]))
-    return method_section(METHOD, parts)
+    @classmethod
+    def unit_of(cls, result: Result) -> Unit:
+        """Return whose ε it is: that of a file's canaries, or of the phrases of a run; in Python, the caller says."""
+        if "file" not in result.config:
+            return result.unit
+        return PHRASE if result.config["file"] is None else SCORES
+
+    @classmethod
+    def tables(cls, found: MethodResults) -> list[Table]:
+        """Return the summary of the exposures compared with random guessing, then the estimates, of each result."""
+        tables = []
+        for result in found.results:
+            tables += [_summary_table(result), _estimate_table(result)]
+        return tables
+
+    @classmethod
+    def section(cls, found: MethodResults) -> Section:
+        """Return the section of the report: the usual one, with the summary compared with random guessing."""
+        from coalmine.drawing.html import table
+        from coalmine.drawing.sections import method_section, result_part
+
+        parts = []
+        for i, result in enumerate(found.results):
+            summary = _summary_table(result)
+            parts.append(result_part(result, i, more=[table(summary.title, summary.columns, summary.rows)]))
+        return method_section(cls, parts)
 
 
 def _summary_table(result: Result) -> Table:
@@ -84,44 +165,3 @@ def _estimate_table(result: Result) -> Table:
 def _confidence(result: Result) -> str:
     level = None if result.bound is None else result.bound.confidence
     return f"{100 * (level or 0.0):g}%"
-
-
-def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
-    from coalmine.methods.exposure.audit import recomputed
-
-    return recomputed(result)
-
-
-def _unit(result: Result) -> Unit:
-    """Return whose ε it is: that of a file's canaries, or of the phrases of a run; in Python, the caller says."""
-    if "file" not in result.config:
-        return result.unit
-    return PHRASE if result.config["file"] is None else SCORES
-
-
-METHOD = Method(
-    name="exposure",
-    title="Ranks among references",
-    question="What do canaries' losses or ranks say about ε? Compares their exposure with random guessing.",
-    description=(
-        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is "
-        "log2(references / rank), in bits; random guessing has a median of one bit. Scores are minus the rank, so that "
-        "higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
-        "otherwise."
-    ),
-    reference="Jagielski 2023",
-    settings=ExposureSettings,
-    job=_job,
-    recompute=_recompute,
-    unit=_unit,
-    options=("file", "references", "calibrate", "copies", "delta", "confidence"),
-    init={"delta": 0.0},
-    check=check,
-    section=_section,
-    tables=tables,
-    caveats={
-        "median-exposure": "ε from the median rank of the canaries among the references (Jagielski 2023). A point "
-        "estimate without an interval.",
-        "low-fpr": "Log-ratio of TPR and FPR where few references are flagged. A point estimate without an interval.",
-    },
-)

@@ -1,56 +1,163 @@
-"""The one-shot audit in the registry of methods."""
+"""The one-shot audit in a run: one `OneShot` per view, all of the same canaries."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from coalmine.claims import Claim
+from coalmine.claims.sampling import FixedSize, Sampling, parse_sampling
 from coalmine.config import SettingError
-from coalmine.methods.job import Job, JobContext
+from coalmine.errors import InputError
+from coalmine.methods.method import Method
 from coalmine.methods.one_shot.settings import OneShotSettings
-from coalmine.methods.registry import Method
-from coalmine.results.units import USER
+from coalmine.methods.one_shot.views import needs_initial
+from coalmine.protocol import Audit
+from coalmine.results.result import MethodResults, Result
+from coalmine.results.units import USER, Unit
+from coalmine.simulation.settings import TrainingSettings
+from coalmine.vectors import AnyVector, flat
 
 if TYPE_CHECKING:
-    from coalmine.simulation.settings import TrainingSettings
+    from torch import nn
+
+    from coalmine.methods.one_shot.audit import OneShot
+    from coalmine.simulation.data import Splits
+    from coalmine.simulation.rounds import Rounds
+
+_ANY_NUMBER = 1000  # of canaries, where their number is not decided yet and hardly matters
 
 
-def _training() -> type[TrainingSettings]:
-    from coalmine.simulation.settings import TrainingSettings
+class OneShotMethod(Method):
+    """Inserts random updates into a training, and returns one result per view."""
 
-    return TrainingSettings
-
-
-def _job(context: JobContext) -> Job:
-    from coalmine.methods.one_shot.job import OneShotJob
-
-    return OneShotJob(context)
-
-
-def _check(run: Any) -> None:
-    """Raise if canaries would have no norm."""
-    training = run.trainings.get("training")
-    if training is not None and training.clip_norm == "none" and run.methods["one-shot"].norm is None:
-        raise SettingError(
-            "the training clips nothing (clip_norm = none), so the canaries have no norm: set norm in [one-shot]",
-            ["one-shot", "norm"],
-        )
-
-
-METHOD = Method(
-    name="one-shot",
-    title="Random updates as canaries",
-    question="How much does a training reveal about one user, measured with random updates in a single run?",
-    description=(
+    name = "one-shot"
+    title = "Random updates as canaries"
+    question = "How much does a training reveal about one user, measured with random updates in a single run?"
+    description = (
         "Random updates were inserted into the training as extra clients; others, chosen by coin flips, were held out. "
         "In high dimensions a random direction is nearly orthogonal to every client's update, so whatever a release "
         "contains of it comes from the canary. The score of a canary measures how much of it the releases contain."
-    ),
-    reference="Andrew et al. 2023",
-    settings=OneShotSettings,
-    job=_job,
-    unit=lambda result: USER,
-    training=_training,
-    options=("view",),
-    init={"view": ["final-change", "updates"], "delta": 1e-5},
-    check=_check,
-)
+    )
+    reference = "Andrew et al. 2023"
+    settings_type = OneShotSettings
+    training_type = TrainingSettings
+    options = ("view",)
+    init: ClassVar[Mapping[str, Any]] = {"view": ["final-change", "updates"], "delta": 1e-5}
+
+    settings: OneShotSettings
+    training: TrainingSettings
+    _audits: Sequence[OneShot] = ()
+
+    @classmethod
+    def check(cls, run: Any) -> None:
+        """Raise if canaries would have no norm."""
+        training = run.trainings.get("training")
+        if training is not None and training.clip_norm == "none" and run.methods["one-shot"].norm is None:
+            raise SettingError(
+                "the training clips nothing (clip_norm = none), so the canaries have no norm: set norm in [one-shot]",
+                ["one-shot", "norm"],
+            )
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """Return one audit per view. The first inserts the canaries."""
+        from coalmine.simulation.flat import parameter_vector
+
+        start = parameter_vector(module)
+        self._audits = build_audits(self.settings, self.training, start, population=len(splits.train))
+        return self._audits
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return one result per view."""
+        from coalmine.simulation.training import Training
+
+        assert isinstance(trained, Training)
+        settings, claim = self.settings, None
+        if trained.mechanism.private:
+            sampling = _participation(settings, self.training, len(trained.data))
+            noise_multiplier = trained.mechanism.noise_multiplier
+            claim = Claim(noise_multiplier=noise_multiplier, sampling=sampling, delta=settings.delta)
+        results = []
+        for audit in self._audits:
+            result = audit.result(delta=settings.delta, confidence=settings.confidence, claim=claim, metrics=metrics)
+            used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
+            results.append(replace(result, config=self.config | used))
+        return MethodResults(method=self.name, results=results)
+
+    @classmethod
+    def unit_of(cls, result: Result) -> Unit:
+        """Return one user."""
+        return USER
+
+
+def build_audits(
+    settings: OneShotSettings, training: TrainingSettings, initial: AnyVector, *, population: int
+) -> list[OneShot]:
+    """Return one audit per view.
+
+    Args:
+        settings: Settings of the audit.
+        training: Settings of the training.
+        initial: The model before the first round, (dim,). Canaries are drawn and scored on its device.
+        population: Number of clients in the training.
+    """
+    from coalmine.methods.one_shot.audit import OneShot
+
+    start = flat(initial)
+    first, *others = settings.view
+    audit = OneShot(
+        start,
+        rounds=training.rounds,
+        canaries=settings.canaries or _canaries(settings, training, population, len(start)),
+        view=first,
+        participation=_participation(settings, training, population),
+        score=_score(settings, first),
+        design=settings.design,
+        family=settings.family,
+        initial=start if needs_initial(first) else None,
+        norm=settings.norm,
+        seed=training.seed,
+    )
+    return [audit] + [
+        audit.seen_by(view, score=_score(settings, view), initial=start if needs_initial(view) else None)
+        for view in others
+    ]
+
+
+def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
+    """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
+    from coalmine.methods.one_shot.audit_power import AuditPower
+    from coalmine.methods.one_shot.planning import default_canaries
+
+    participation, rounds = _participation(settings, training, population), training.rounds
+    rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
+    power = None
+    if training.noise_multiplier > 0 and rounds > 0:
+        with suppress(InputError):  # an ε beyond what accountants compute
+            claim = Claim(
+                noise_multiplier=training.noise_multiplier,
+                sampling=participation.accounted(_ANY_NUMBER, rounds),
+                rounds=rounds,
+                delta=settings.delta,
+            )
+            claim.curve()  # raises here, not where the power is computed
+            power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
+    clients = training.sampling().expected(population, rounds, 0)
+    return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
+
+
+def _score(settings: OneShotSettings, view: str) -> str | None:
+    """Return the score of a view. Among several views, ``score`` is for those with several releases."""
+    return None if len(settings.view) > 1 and view.startswith("final") else settings.score
+
+
+def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> Sampling:
+    """Return the participation, for ``clients`` that of the training's cohorts."""
+    if settings.participation != "clients":
+        return parse_sampling(settings.participation)
+    sampling = training.sampling()
+    return FixedSize(sampling.size, population) if isinstance(sampling, FixedSize) else sampling

@@ -1,18 +1,25 @@
-"""The registry entry of the samples method. It has no settings: it runs inside an integration such as Opacus."""
+"""The samples method. It has no settings: it runs inside an integration such as Opacus."""
 
-from coalmine.methods.registry import Method
-from coalmine.results.units import EXAMPLE
+from coalmine.methods.method import Method
+from coalmine.results.result import Result
+from coalmine.results.units import EXAMPLE, Unit
 
-METHOD = Method(
-    name="samples",
-    title="Examples as canaries",
-    question="Can an adversary tell which examples were in the training data?",
-    description=(
+
+class SamplesMethod(Method):
+    """Examples as canaries, each in the training data or not by a coin flip."""
+
+    name = "samples"
+    title = "Examples as canaries"
+    question = "Can an adversary tell which examples were in the training data?"
+    description = (
         "Extra examples were prepared before the training, and a coin flip decided for each whether it joined the "
         "training data (inserted) or not (held out). The score says how much the training seems to have seen an "
         "example: by its loss, by how far the loss fell, or by how well its clipped gradient explains what every step "
         "released."
-    ),
-    reference="Steinke, Nasr & Jagielski 2023",
-    unit=lambda result: EXAMPLE,
-)
+    )
+    reference = "Steinke, Nasr & Jagielski 2023"
+
+    @classmethod
+    def unit_of(cls, result: Result) -> Unit:
+        """Return one example."""
+        return EXAMPLE

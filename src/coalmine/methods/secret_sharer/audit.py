@@ -254,7 +254,7 @@ class SecretSharer(Audit):
         >>> model = models.build("word-lstm", data.task, embedding=4, units=4)
         >>> audit = SecretSharer(model, canaries=canaries, users=insertion.users, references=500)
         >>> final = parameter_vector(model).numpy()  # as if training on insertion.data had changed nothing
-        >>> audit.observe(Release(round=0, kind="model", vector=final))
+        >>> audit.observe(0, model=final)
         >>> audit.result(unit="phrase").bound.epsilon
         0.0
     """
@@ -286,7 +286,7 @@ class SecretSharer(Audit):
         self._memorization: Memorization | None = None
         self._seconds = 0.0
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Keep the final model."""
         if release.trial is None:
             self._final, self._memorization = np.array(to_numpy(flat(release.vector))), None

@@ -1,22 +1,38 @@
-"""The secret-sharer method, as the registry knows it (Thakkar et al. 2020)."""
+"""The secret-sharer method in a run (Thakkar et al. 2020).
+
+It trains on data with inserted phrases and probes the model, or probes a trained model for the phrases of a file.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import SettingError, Settings
+from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.job import Job, JobContext
-from coalmine.methods.registry import Method
+from coalmine.methods.method import Method
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
+from coalmine.progress import reporting
+from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.units import PHRASE, USER, Unit
+from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from coalmine.arrays import Floats, Ints
+    from coalmine.claims import Claim
     from coalmine.drawing.sections import Section
+    from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
+    from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries
+    from coalmine.simulation.data import FederatedData, Splits
+    from coalmine.simulation.rounds import Rounds
 
 NAME = "secret-sharer"
 TABLE = "text-training"
@@ -29,41 +45,303 @@ _OF_STORED_MODEL = {
     *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
 
-
-def _job(context: JobContext) -> Job:
-    from coalmine.methods.secret_sharer.job import build_job
-
-    return build_job(context)
-
-
-def _section(method_results: MethodResults) -> Section:
-    from coalmine.methods.secret_sharer.section import section
-
-    return section(method_results)
+_NOTHING_HELD_OUT = (
+    "The phrases give no ε: all of them were inserted, and without held-out ones (twins) there is no telling how "
+    "likely the model finds such phrases anyway."
+)
 
 
-def _charts(method_results: MethodResults) -> Mapping[str, Any]:
-    from coalmine.methods.secret_sharer.figures import charts
+class SecretSharerMethod(Method):
+    """Inserts phrases into the data, or reads those inserted earlier, and returns a result per score and unit."""
 
-    return charts(method_results)
+    name = NAME
+    title = "Inserted phrases"
+    question = (
+        "Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, and "
+        "the final model is queried for them."
+    )
+    description = (
+        "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
+        "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
+        "together; the ε of one user follows from it by group privacy."
+    )
+    reference = "Thakkar et al. 2020"
+    settings_type = SecretSharerSettings
+    training_type = TextTrainingSettings
+    training_table = TABLE
+    options = ("model_weights", "canaries", "reference_weights")
+    init: ClassVar[Mapping[str, Any]] = {"p_u": [0.01, 0.03], "p_e": [0.1, 1.0], "twins": 3, "references": 100_000}
+    caveats: ClassVar[Mapping[str, str]] = {
+        "median-exposure": "ε from the median rank of the inserted phrases among random ones (Jagielski 2023). A point "
+        "estimate without an interval.",
+    }
+    extras = ("memorization",)
 
+    settings: SecretSharerSettings
+    training: TrainingSettings
 
-def check(run: Any) -> None:
-    """Raise a `SettingError` for settings that do not go together with the rest of a run."""
-    settings: SecretSharerSettings = run.methods[NAME]
-    if settings.model_weights is not None:
-        _check_stored_model(run, settings)
-        return
-    for key in ("canaries", "reference_weights"):
-        if getattr(settings, key) is not None:
-            raise SettingError(f"{key} belongs to a trained model: set model_weights as well", [NAME, key])
-    inserting = next((name for name in ("one-shot", "canife") if name in run.methods), None)
-    if settings.regime == "central" and inserting is not None and TABLE not in run.trainings:
-        raise SettingError(
-            f"central training has no sum of client updates to insert the canaries of [{inserting}] into: set regime "
-            f"to federated, or add a table [{TABLE}]",
-            [NAME, "regime"],
+    def prepare(self) -> None:
+        """Refuse an impossible prefix, and read the canaries of a stored model."""
+        settings = self.settings
+        self.training = self.training or TextTrainingSettings()
+        self.audit: SecretSharer | None = None
+        self.insertion: Insertion | None = None
+        self._splits: Splits | None = None
+        self._aside: FederatedData | None = None
+        self._module: nn.Module | None = None
+        if settings.model_weights is not None:
+            from coalmine.methods.secret_sharer.stored_model import read_canaries
+
+            self.needs_training = False
+            if settings.canaries is None:
+                raise InputError("a trained model is audited with both model_weights and canaries: set both")
+            self._stored = read_canaries(Path(settings.canaries))
+        elif settings.prefix >= settings.length:
+            raise InputError(
+                f"prefix = {settings.prefix} must be shorter than the canaries, which have {settings.length} words"
+            )
+
+    @classmethod
+    def check(cls, run: Any) -> None:
+        """Raise a `SettingError` for settings that do not go together with the rest of a run."""
+        settings: SecretSharerSettings = run.methods[NAME]
+        if settings.model_weights is not None:
+            _check_stored_model(run, settings)
+            return
+        for key in ("canaries", "reference_weights"):
+            if getattr(settings, key) is not None:
+                raise SettingError(f"{key} belongs to a trained model: set model_weights as well", [NAME, key])
+        inserting = next((name for name in ("one-shot", "canife") if name in run.methods), None)
+        if settings.regime == "central" and inserting is not None and TABLE not in run.trainings:
+            raise SettingError(
+                f"central training has no sum of client updates to insert the canaries of [{inserting}] into: set "
+                f"regime to federated, or add a table [{TABLE}]",
+                [NAME, "regime"],
+            )
+
+    def insert(self, splits: Splits) -> Splits:
+        """Set users aside for a reference model, and replace examples of the others by canaries."""
+        from coalmine.methods.secret_sharer.phrases import insert
+        from coalmine.methods.secret_sharer.users import set_aside
+
+        data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
+        insertion = insert(data, self.settings.phrases(data, self.training.seed))
+        self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
+        self._splits = replace(splits, train=self.insertion.data)
+        return self._splits
+
+    def build_training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Rounds | None:
+        """Return central training if the settings ask for it."""
+        from coalmine.simulation import CentralTraining
+
+        training = self.training
+        if self.settings.regime == "federated":
+            return None
+        if training.clip_norm != "none" or training.noise_multiplier:
+            raise InputError(
+                f"central training neither clips nor adds noise: remove clip_norm = {training.clip_norm} and "
+                f"noise_multiplier = {training.noise_multiplier:g}, or set regime to federated"
+            )
+        return CentralTraining(
+            model=module,
+            data=splits.train,
+            test=splits.test,
+            rounds=training.rounds,
+            steps=self.settings.steps,
+            batch_size=self.settings.batch_size,
+            optimizer=training.client.rule(),
+            order="shuffled" if self.settings.users == "shuffled" else "by-user",
+            evaluate_every=training.evaluate_every,
+            audits=audits,
+            seed=training.seed,
         )
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return one result per score and unit, and for a training of this run one of the attack on users."""
+        if trained is None:
+            return self._stored_results()
+        from coalmine.simulation import Training
+
+        assert self.insertion is not None
+        assert self._splits is not None
+        insertion, settings = self.insertion, self.settings
+        reference = self._reference_model(self._splits)
+        self._module = trained.module()
+        start = time.perf_counter()
+        claim = None
+        if isinstance(trained, Training) and trained.mechanism.private:
+            claim = trained.claim(settings.delta)
+        results = self._phrase_results(
+            self._module, reference, insertion.phrases, insertion.users, insertion.most_users, claim, metrics
+        )
+        if _has_users_without_canaries(insertion):
+            from coalmine.methods.secret_sharer.users import user_attack
+
+            attack = user_attack(
+                self._module,
+                members=insertion.data,
+                nonmembers=self._splits.test,
+                without=insertion.sharers,
+                reference=reference,
+                delta=settings.delta,
+                confidence=settings.confidence,
+                claim=claim,
+                seed=insertion.phrases.seed,
+            )
+            results = [*results[:2], attack, *results[2:]]  # after both views of the exposure
+        seconds = time.perf_counter() - start
+        return self._method_results(results, copies=insertion.copies, config=self.config, seconds=seconds)
+
+    def _stored_results(self) -> MethodResults:
+        """Return one result per score and unit of a stored model."""
+        from coalmine.methods.secret_sharer.stored_model import load_model
+
+        start = time.perf_counter()
+        settings = self.settings
+        assert settings.model_weights is not None
+        canaries, users, most_users = self._stored
+        module, reference = load_model(self.training, canaries, Path(settings.model_weights)), None
+        if settings.reference_weights is not None:
+            reference = load_model(self.training, canaries, Path(settings.reference_weights))
+        results = self._phrase_results(module, reference, canaries, users, most_users)
+        stored = ("model_weights", "canaries", "reference_weights")
+        config = {"model": self.training.model} | {name: getattr(settings, name) for name in stored}
+        return self._method_results(results, config=config, seconds=time.perf_counter() - start)
+
+    def _phrase_results(
+        self,
+        module: nn.Module,
+        reference: nn.Module | None,
+        canaries: PhraseCanaries,
+        users: Ints | None,
+        most_users: int | None,
+        claim: Claim | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> list[Result]:
+        """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
+        from coalmine.methods.secret_sharer.audit import SecretSharer
+        from coalmine.simulation.flat import parameter_vector
+
+        self.audit = SecretSharer(
+            module,
+            canaries=canaries,
+            users=users,
+            most_users=most_users,
+            prefix=self.settings.prefix,
+            references=self.settings.references,
+            limit=self.settings.limit or None,
+            width=self.settings.width,
+            reference=reference,
+        )
+        self.audit.observe(0, model=parameter_vector(module))
+        memorization = self.audit.memorization()
+        if canaries.inserted.all():
+            return []
+        units: tuple[PrivacyUnit, ...] = ("phrase",) if users is None else ("user", "phrase")
+        return [
+            self.audit.result(
+                score=score,
+                unit=unit,
+                delta=self.settings.delta,
+                confidence=self.settings.confidence,
+                claim=claim,
+                metrics=metrics,
+            )
+            for score in memorization.score_names
+            for unit in units
+        ]
+
+    def _method_results(
+        self, results: Sequence[Result], *, copies: Ints | None = None, config: Mapping[str, Any], seconds: float
+    ) -> MethodResults:
+        """Return the results with settings and time, and the memorization next to them."""
+        assert self.audit is not None
+        return MethodResults(
+            method=self.name,
+            results=[
+                replace(result, timing={"audit_s": seconds}, config={**config, **result.config}) for result in results
+            ],
+            summary=_NOTHING_HELD_OUT if self.audit.canaries.inserted.all() else None,
+            extras={"memorization": self.audit.memorization().to_dict(self.audit.users, copies)},
+        )
+
+    def losses(self) -> tuple[Floats, Floats]:
+        """Return the log-perplexities of inserted and of held-out phrases in nats, for other methods of the run."""
+        if self.audit is None:
+            raise InputError("the phrases of secret-sharer were not scored in this run: run it before exposure")
+        inserted, held_out = self.audit.memorization().scores("loss")
+        return -inserted, -held_out
+
+    def write(self, directory: Path) -> None:
+        """Write ``canaries.json`` and ``weights.safetensors``, which a later audit of the same model reads."""
+        if self.insertion is None or self._module is None:  # a stored model has its files already
+            return
+        from coalmine.methods.secret_sharer.stored_model import save_weights, write_canaries
+
+        write_canaries(self.insertion, directory / "canaries.json")
+        save_weights(self._module, directory / "weights.safetensors")
+
+    def _reference_model(self, splits: Splits) -> nn.Module | None:
+        """Return a model trained on the users set aside, who hold no canaries; None if there are none."""
+        if self._aside is None:
+            return None
+        module, aside = self.training.module(splits), replace(splits, train=self._aside)
+        training = self.build_training(aside, module) or self.training.training(aside, module)
+        with reporting("reference model", training.rounds) as advance:
+            training.run(
+                checkpoints=None if self.directory is None else self.directory / "reference",
+                progress=lambda measured: advance(int(measured["round"]) + 1, ""),
+            )
+        return training.module()
+
+    @classmethod
+    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
+        """Return a result with its estimates and claim test computed again from its scores."""
+        from coalmine.methods.secret_sharer.evidence import recomputed
+
+        return recomputed(result, siblings)
+
+    @classmethod
+    def unit_of(cls, result: Result) -> Unit:
+        """Return one phrase or one user, by the view."""
+        return PHRASE if result.view.endswith(":phrase") else USER
+
+    @classmethod
+    def section(cls, found: MethodResults) -> Section:
+        """Return its section of the report."""
+        from coalmine.methods.secret_sharer.section import section
+
+        return section(found)
+
+    @classmethod
+    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the figures."""
+        from coalmine.methods.secret_sharer.figures import charts
+
+        return charts(found)
+
+    @classmethod
+    def tables(cls, found: MethodResults) -> list[Table]:
+        """Return what was memorized by configuration, then the estimates of the main views."""
+        shown = [result for result in found.results if result.view in SHOWN_VIEWS]
+        memorization = found.extras.get("memorization")
+        lead = [_memorization_table(memorization)] if memorization else []
+        return [*lead, *super().tables(replace(found, results=shown))]
+
+    @classmethod
+    def highlights(cls, found: MethodResults) -> list[str]:
+        """Return how many phrases the model has memorized and gives away, with examples of those."""
+        memorization = found.extras.get("memorization")
+        if not memorization or "planted" not in memorization:
+            return []
+        inserted, memorized, extracted = (memorization[key] for key in ("planted", "random_sampling", "beam_search"))
+        text = (
+            f"{memorized or 'None'} of {inserted} inserted phrases are memorized (likelier than all "
+            f"{memorization['references']:,} random ones), and {extracted or 'none'} can be extracted from the model "
+            "word for word"
+        )
+        examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
+        return [f"{text}, such as {examples[0]}." if examples else f"{text}."]
 
 
 def _check_stored_model(run: Any, settings: SecretSharerSettings) -> None:
@@ -75,7 +353,7 @@ def _check_stored_model(run: Any, settings: SecretSharerSettings) -> None:
             [NAME, "canaries"],
         )
     ignored = [(NAME, key) for key in _changed(settings)]
-    others = [name for name in run.methods if name != NAME and registry.get(name).training is not None]
+    others = [name for name in run.methods if name != NAME and registry.get(name).training_type is not None]
     table = TABLE if TABLE in run.trainings else "training"
     # A [training] that other methods audit keeps its settings.
     if table in run.trainings and (table == TABLE or not others):
@@ -94,14 +372,6 @@ def _changed(settings: Settings) -> list[str]:
     return sorted(
         key for key in settings.model_fields_set - _OF_STORED_MODEL if getattr(settings, key) != getattr(defaults, key)
     )
-
-
-def tables(method_results: MethodResults) -> list[Table]:
-    """Return what was memorized by configuration, then the estimates of the main views."""
-    shown = [result for result in method_results.results if result.view in SHOWN_VIEWS]
-    memorization = method_results.extras.get("memorization")
-    lead = [_memorization_table(memorization)] if memorization else []
-    return [*lead, *registry.estimate_tables(replace(method_results, results=shown))]
 
 
 def _memorization_table(memorization: Mapping[str, Any]) -> Table:
@@ -125,58 +395,15 @@ def _memorization_table(memorization: Mapping[str, Any]) -> Table:
     return Table(title, ["p_u", "p_e", "users", "copies", "memorized", "extracted", "median exposure"], rows)
 
 
-def highlights(method_results: MethodResults) -> list[str]:
-    """Return how many phrases the model has memorized and gives away, with examples of those."""
-    memorization = method_results.extras.get("memorization")
-    if not memorization or "planted" not in memorization:
-        return []
-    inserted, memorized, extracted = (memorization[key] for key in ("planted", "random_sampling", "beam_search"))
-    text = (
-        f"{memorized or 'None'} of {inserted} inserted phrases are memorized (likelier than all "
-        f"{memorization['references']:,} random ones), and {extracted or 'none'} can be extracted from the model "
-        "word for word"
-    )
-    examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
-    return [f"{text}, such as {examples[0]}." if examples else f"{text}."]
-
-
 def _span(span: tuple[int, int] | None) -> str:
     return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
 
 
-def _recompute(result: Result, siblings: Sequence[Result]) -> Result:
-    from coalmine.methods.secret_sharer.evidence import recomputed
+def _has_users_without_canaries(insertion: Insertion) -> bool:
+    """Return whether there are users to attack: real ones, and not selected as a sharer of any canary."""
+    import numpy as np
 
-    return recomputed(result, siblings)
+    from coalmine.methods.secret_sharer.users import first_clients, synthetic
 
-
-METHOD = Method(
-    name=NAME,
-    title="Inserted phrases",
-    question="Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, "
-    "and the final model is queried for them.",
-    description=(
-        "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
-        "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
-        "together; the ε of one user follows from it by group privacy."
-    ),
-    reference="Thakkar et al. 2020",
-    settings=SecretSharerSettings,
-    job=_job,
-    recompute=_recompute,
-    unit=lambda result: PHRASE if result.view.endswith(":phrase") else USER,
-    training=lambda: TextTrainingSettings,
-    training_table=TABLE,
-    options=("model_weights", "canaries", "reference_weights"),
-    init={"p_u": [0.01, 0.03], "p_e": [0.1, 1.0], "twins": 3, "references": 100_000},
-    check=check,
-    section=_section,
-    highlights=highlights,
-    tables=tables,
-    charts=_charts,
-    extras=("memorization",),
-    caveats={
-        "median-exposure": "ε from the median rank of the inserted phrases among random ones (Jagielski 2023). A point "
-        "estimate without an interval.",
-    },
-)
+    data = insertion.data
+    return not synthetic(data) and len(np.setdiff1d(first_clients(data), insertion.sharers)) > 0

@@ -1,7 +1,7 @@
 """Central differential privacy: clipping, weights, and the noise on the sum of updates.
 
 `Mechanism.noise` draws the noise that `Training` adds (see simulation/training.py). The clipping itself happens where
-the updates are computed, in `coalmine.simulation.kernels.partial_sum.clip_factors`, with the clip norm that this module
+the updates are computed, in `coalmine.simulation.kernels.kernel.clip_factors`, with the clip norm that this module
 sets.
 
 The noise is float32 Gaussian from a counter-based generator. That is enough to simulate and audit a mechanism; a

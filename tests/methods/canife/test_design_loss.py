@@ -5,16 +5,22 @@ import pytest
 import torch
 
 from canary_models import random_pool
-from coalmine.methods.canife.design.loop import sample_losses
-from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
-from coalmine.methods.canife.design_pool import ParameterBlock, Pool
+from coalmine.errors import InputError
+from coalmine.methods.canife.design import DesignLoss, sample_design_losses
+from coalmine.methods.canife.pool import Pool
 from federations import mlp
 
 
-@pytest.mark.parametrize("loss", [MeanLoss(), CovarianceLoss(), LikelihoodRatioLoss(noise_multiplier=0.3, cohort=10)])
+@pytest.mark.parametrize("loss", ["mean", "covariance", "likelihood-ratio"])
 def test_the_closed_form_is_the_derivative_of_each_loss(loss):
     rows, pool = random_pool(mlp(), dtype=torch.float64)
-    metric, step, constant = loss.metric(pool), 0.3, 2.0
+    step, constant, count = 0.3, 2.0, len(rows)
+    identity = torch.eye(count, dtype=torch.float64)
+    metric = {
+        "mean": torch.full((count, count), 1 / count**2, dtype=torch.float64),
+        "covariance": identity / count,
+        "likelihood-ratio": torch.linalg.inv(count * 1e-6 * identity + rows @ rows.T / 0.8**2),
+    }[loss]
     gradient = torch.randn(4, rows.shape[1], dtype=torch.float64).mul_(torch.tensor([[0.01], [0.1], [1], [10]]))
     gradient.requires_grad_()
     b = gradient / gradient.norm(dim=1, keepdim=True) @ rows.T / 0.8
@@ -28,13 +34,11 @@ def test_the_closed_form_is_the_derivative_of_each_loss(loss):
 
 def test_the_likelihood_ratio_loss_is_what_the_noise_and_the_pool_leave_of_the_separation():
     rows, pool = random_pool(mlp(), dtype=torch.float64)
-    g = torch.randn(rows.shape[1], dtype=torch.float64)
+    g = torch.randn(1, rows.shape[1], dtype=torch.float64)
     g /= g.norm()
-    loss = LikelihoodRatioLoss(noise_multiplier=0.2, cohort=30)
-    b = rows @ g / 0.8
-    lost = b @ loss.metric(pool) @ b
-    covariance = 30 / len(rows) * rows.T @ rows / 0.8**2 + 0.2**2 * torch.eye(len(g), dtype=torch.float64)
-    assert float(1 - lost) == pytest.approx(float(0.2**2 * g @ torch.linalg.solve(covariance, g)), rel=1e-9)
+    (lost,), _ = DesignLoss(pool, "likelihood-ratio", step=1.0, norm_constant=0.0)(g)
+    covariance = 100 / len(rows) * rows.T @ rows / 0.8**2 + 0.01**2 * torch.eye(g.shape[1], dtype=torch.float64)
+    assert 1 - lost == pytest.approx(float(0.01**2 * g[0] @ torch.linalg.solve(covariance, g[0])), rel=1e-6)
 
 
 def test_the_derivative_stays_exact_where_all_updates_are_alike():
@@ -45,8 +49,8 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
     gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
     derivatives = []
     for dtype in (torch.float32, torch.float64):
-        pool = Pool(blocks=[ParameterBlock(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
-        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+        pool = Pool(rows=rows.to(dtype), columns=None, dim=300_000, clip_norm=0.8)
+        loss = DesignLoss(pool, step=1.0, norm_constant=1.0)
         derivatives.append(loss.derivative(gradient.to(dtype)).derivatives.double())
     assert (derivatives[0] - derivatives[1]).norm() < 1e-4 * derivatives[1].norm()
     along = gradient.double() / gradient.double().norm()
@@ -55,24 +59,36 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
 
 def test_a_canary_without_a_gradient_stays_where_it_is():
     _, pool = random_pool(mlp())
-    actual = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(torch.zeros(1, pool.dim))
+    actual = DesignLoss(pool, step=1.0, norm_constant=1.0).derivative(torch.zeros(1, pool.dim))
     assert actual.losses.tolist() == [1.0]
     assert not actual.derivatives.any()
 
 
-def test_parameters_give_the_same_loss_together_and_one_by_one(monkeypatch):
+def test_columns_that_are_always_zero_may_be_left_out_of_pool_and_gradients():
     _, pool = random_pool(mlp(), dtype=torch.float64)
-    gradient = torch.randn(3, pool.dim, dtype=torch.float64)
-    together = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(gradient)
-    monkeypatch.setattr("coalmine.methods.canife.design.loss._JOINED", 0)
-    apart = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(gradient)
-    np.testing.assert_allclose(apart.losses, together.losses, rtol=1e-12)
-    torch.testing.assert_close(apart.derivatives, together.derivatives, rtol=1e-9, atol=1e-15)
+    columns = torch.arange(0, pool.dim, 3)
+    gradient, rows = torch.zeros(3, pool.dim, dtype=torch.float64), torch.zeros_like(pool.rows)
+    gradient[:, columns] = torch.randn(3, len(columns), dtype=torch.float64)
+    rows[:, columns] = pool.rows[:, columns]
+    cropped = Pool(rows=rows[:, columns], columns=columns, dim=pool.dim, clip_norm=0.8)
+    terms = {"step": 1.0, "norm_constant": 9.0}
+    expected = DesignLoss(Pool(rows=rows, columns=None, dim=pool.dim, clip_norm=0.8), **terms).derivative(gradient)
+    for loss, given in [
+        (DesignLoss(cropped, **terms), gradient),
+        (DesignLoss(cropped, columns=columns, **terms), gradient[:, columns]),
+        (DesignLoss(pool, columns=columns, **terms), gradient[:, columns]),
+    ]:
+        actual = loss.derivative(given)
+        np.testing.assert_allclose(actual.losses, expected.losses, rtol=1e-9)
+        wanted = expected.derivatives if given is gradient else expected.derivatives[:, columns]
+        torch.testing.assert_close(actual.derivatives, wanted, rtol=1e-9, atol=1e-14)
+    with pytest.raises(InputError, match="another model"):
+        DesignLoss(cropped, columns=columns[1:], **terms)
 
 
 def test_a_gradient_whose_length_overflows_has_no_loss():
     _, pool = random_pool(mlp())
-    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+    loss = DesignLoss(pool, step=1.0, norm_constant=1.0)
     losses, norms = loss(torch.randn(2, pool.dim) * torch.tensor([[1.0], [1e25]]))
     assert np.isfinite(losses).tolist() == [True, False]
     assert np.isinf(norms[1])
@@ -80,7 +96,7 @@ def test_a_gradient_whose_length_overflows_has_no_loss():
 
 def test_a_sample_without_a_loss_is_never_the_best():
     _, pool = random_pool(mlp())
-    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+    loss = DesignLoss(pool, step=1.0, norm_constant=1.0)
 
     class Given:
         columns = None
@@ -90,6 +106,6 @@ def test_a_sample_without_a_loss_is_never_the_best():
 
     gradients = torch.randn(3, pool.dim)
     gradients[1, 0] = torch.nan
-    losses, _ = sample_losses(Given(), loss, gradients, torch.zeros(3))
+    losses, _ = sample_design_losses(Given(), loss, gradients, torch.zeros(3))
     assert losses[1] == np.inf
     assert np.isfinite(losses[[0, 2]]).all()

@@ -13,7 +13,6 @@ from torch import nn
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.job import JobContext
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.files import write_method_results
@@ -40,7 +39,7 @@ def run_method(*texts, directory=None):
     """Check, train and audit, as a run does."""
     training, audit = settings_of(*texts)
     METHOD.check(run_of(training, audit))
-    job = METHOD.job(JobContext(settings=audit, training=training, directory=directory))
+    job = METHOD(audit, training=training, directory=directory)
     trained = None
     if job.needs_training:
         splits = job.insert(training.splits())
@@ -117,7 +116,7 @@ def test_settings_of_a_training_are_refused_for_a_stored_model(saved, monkeypatc
             stored(saved[1], setting)
         assert error.value.path[1] == key
     # A [training] that another method audits keeps its settings.
-    monkeypatch.setattr(registry, "get", lambda name: SimpleNamespace(training=TextTrainingSettings))
+    monkeypatch.setattr(registry, "get", lambda name: SimpleNamespace(training_type=TextTrainingSettings))
     METHOD.check(run_of(*settings_of("model_weights=w", "canaries=c", "rounds=4"), **{"one-shot": None}))
     with pytest.raises(SettingError, match="canaries"):
         METHOD.check(run_of(*settings_of("model_weights=w")))

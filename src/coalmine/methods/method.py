@@ -1,0 +1,166 @@
+"""The base class of methods: what the command line, runs and reports need to know about each.
+
+An instance is a method's part in one run. `coalmine.runs.running` calls it in this order: ``insert`` puts canaries into
+the data, ``audits`` returns what takes part in the training, ``results`` computes what was found, ``write`` keeps files
+of its own. The gate and reports work on the class alone: they read stored results and never build an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from coalmine.config import Settings
+from coalmine.methods.estimates import recomputed_from_canaries
+from coalmine.protocol import Audit
+from coalmine.results.result import MethodResults, Result
+from coalmine.results.tables import Table, score_counts
+from coalmine.results.units import Unit
+from coalmine.simulation.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coalmine.drawing.sections import Section
+    from coalmine.simulation.data import Splits
+    from coalmine.simulation.rounds import Rounds
+
+
+class Method:
+    """One method in one run; subclass it, and list the subclass in the registry or as an entry point.
+
+    Args:
+        settings: The method's own settings.
+        training: Settings of the training it audits, or None if it needs none.
+        directory: The run directory, or None if nothing is to be kept.
+        earlier: The run's earlier methods, by name.
+    """
+
+    name: ClassVar[str]
+    """Name in the command line, in ``audit.toml`` and in results."""
+    title: ClassVar[str]
+    """A few words for headings, such as "Random updates as canaries"."""
+    question: ClassVar[str] = ""
+    """The question it answers, one sentence; the help text of ``coalmine audit NAME``."""
+    description: ClassVar[str] = ""
+    """What was done and how to read it, a short paragraph that opens its section of the report."""
+    reference: ClassVar[str] = ""
+    """The paper, such as "Andrew et al. 2023"."""
+    settings_type: ClassVar[type[Settings] | None] = None
+    """Its settings, or None if it runs only inside an integration."""
+    training_type: ClassVar[type[TrainingSettings] | None] = None
+    """Settings of the training it audits, or None if it needs none."""
+    training_table: ClassVar[str] = "training"
+    """Table of the training in ``audit.toml``. One that names its own shares ``training`` if that is missing."""
+    options: ClassVar[Sequence[str]] = ()
+    """Settings with an option of their own in ``coalmine audit NAME``; all others are set by ``--set``."""
+    init: ClassVar[Mapping[str, Any]] = {}
+    """Settings that ``coalmine init`` writes for it."""
+    caveats: ClassVar[Mapping[str, str]] = {}
+    """What its own estimators are worth, by name; those of `coalmine.stats` are known."""
+    extras: ClassVar[Sequence[str]] = ()
+    """Names of the JSON documents it saves next to its results."""
+
+    pool_fraction: float = 0.0
+    """Share of the users to set aside from the training, as a pool."""
+    needs_training: bool = True
+    """Whether the training has to be run; False where a finished model is audited."""
+    reads: Sequence[str] = ()
+    """Names of earlier methods of the run that this one reads from."""
+
+    def __init__(
+        self,
+        settings: Any,
+        *,
+        training: TrainingSettings | None = None,
+        directory: Path | None = None,
+        earlier: Mapping[str, Method] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.training = training
+        self.directory = directory
+        self.earlier = earlier or {}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Read files and refuse impossible settings: a run prepares all methods before it trains anything."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings of training and method, as results record them."""
+        training = {} if self.training is None else self.training.to_dict()
+        own: dict[str, Any] = self.settings.to_dict()
+        return training | own
+
+    @classmethod
+    def check(cls, run: Any) -> None:
+        """Refuse settings that do not go together with the rest of a run, with a `SettingError`."""
+
+    def insert(self, splits: Splits) -> Splits:
+        """Return the data with the canaries that live in it."""
+        return splits
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """Return the audits that take part in the training."""
+        return ()
+
+    def build_training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Rounds | None:
+        """Return the training, if the method needs one that differs from what the training's settings describe."""
+        return None
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return the results after the training.
+
+        Args:
+            trained: The finished training, or None if the method needs none.
+            metrics: Quality of the final model, to be kept with the results.
+        """
+        raise NotImplementedError
+
+    def write(self, directory: Path) -> None:
+        """Write files that the results do not cover, such as weights needed to query the model again."""
+
+    @classmethod
+    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
+        """Return a stored result with everything computed again from its scores, arrays and ``recipe``.
+
+        The default is for results of `coalmine.methods.estimates.canary_evidence`.
+
+        Args:
+            result: The stored result.
+            siblings: All stored results of the method.
+        """
+        return recomputed_from_canaries(result)
+
+    @classmethod
+    def unit_of(cls, result: Result) -> Unit:
+        """Return the unit of privacy that the view and settings of a stored result decide."""
+        return result.unit
+
+    @classmethod
+    def section(cls, found: MethodResults) -> Section:
+        """Return its section of the report. By default, every result with its figures."""
+        from coalmine.drawing.sections import plain_section
+
+        return plain_section(cls, found)
+
+    @classmethod
+    def highlights(cls, found: MethodResults) -> Sequence[str]:
+        """Return sentences for the first page of the report that matter as much as ε, such as extracted phrases."""
+        return ()
+
+    @classmethod
+    def tables(cls, found: MethodResults) -> list[Table]:
+        """Return the tables that the terminal shows before the sentences. By default, the estimates of each result."""
+        tables = []
+        for result in found.results:
+            counts = score_counts(result) or result.unit.name
+            title = f"{result.method}, {result.label} ({result.score_name}): {counts}"
+            tables.append(Table.of_estimates(result.estimates, title))
+        return tables
+
+    @classmethod
+    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return figures for ``--figures``, by file name."""
+        return {}
