@@ -30,7 +30,7 @@ from coalmine.drawing.charts import (
 from coalmine.results.result import Result
 from coalmine.stats import CosineNull, Null, Scores
 from coalmine.stats.nulls import parse_null
-from coalmine.stats.same_data import epsilon_by_threshold
+from coalmine.stats.rates import epsilon_by_threshold
 
 _PLACES = 120
 _HEIGHT = 210

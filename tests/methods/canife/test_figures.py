@@ -23,7 +23,7 @@ from coalmine.methods.canife.method import CanifeMethod
 from coalmine.methods.canife.report_section import crafted_samples
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation import FixedClipping, Mechanism, Training
-from coalmine.simulation.data.vocabulary import Vocabulary
+from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model
 
 

@@ -225,7 +225,7 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
     assert result.refuted
     assert result.summary.startswith("Refuted")
     assert "ε = 1 at δ = 1e-05" in result.summary
-    with pytest.raises(InputError, match=r"short .*\(9610,\).*\(3,\)"):
+    with pytest.raises(InputError, match=r"short .*9610"):
         method_results(*settings, f"mechanism={tmp_path}/mine.py:short")
 
 

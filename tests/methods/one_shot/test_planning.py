@@ -17,7 +17,7 @@ from coalmine.methods.one_shot.planning import default_canaries, plan
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.stats import NormalNull, Scores
-from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.claim_tests import ClaimTests
 
 
 def power_of(noise_multiplier, sampling, rounds, view="updates", accountant=None):

@@ -19,7 +19,7 @@ from coalmine.methods.secret_sharer.phrases import (
     insert,
 )
 from coalmine.simulation.data import generated_text, load
-from coalmine.simulation.data.vocabulary import BEGIN, END, PAD
+from coalmine.simulation.data.text import BEGIN, END, PAD
 from federations import federation, texts
 
 

@@ -88,7 +88,7 @@ class CanifeMethod(Method):
 
         assert isinstance(trained, Training)
         sampling = trained.sampling.accounted(len(trained.data), trained.rounds)
-        claim = trained.claim(self.settings.delta, sampling=sampling) if trained.mechanism.private else None
+        claim = trained.claim(self.settings.delta) if trained.mechanism.private else None
         results: list[Result] = []
         for audit in self._audits:
             result = audit.result(

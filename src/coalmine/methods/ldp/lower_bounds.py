@@ -41,10 +41,10 @@ from coalmine.stats import (
     plug_in,
     simultaneous,
 )
+from coalmine.stats.guess_tests import TrialGuesses
+from coalmine.stats.one_run import guess_families
 from coalmine.stats.simultaneous_bound import joint_p_value
-from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP
-from coalmine.stats.trial_guesses import TrialGuesses
 
 SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
 """How the tests of a bound, and of the claim, share the significance: most cells are decided by the guesses."""

@@ -38,7 +38,7 @@ from coalmine.results.units import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.simulation.models.steps import steps_of
 from coalmine.stats import Scores
-from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.stats.exposure import RandomGuessing
 from coalmine.vectors import flat, to_numpy
 
 PrivacyUnit = Literal["user", "phrase"]

@@ -1,25 +1,32 @@
-"""Bounds from a single training run with many canaries, each inserted by its own coin flip.
+"""Bounds and tests from a single training run with many canaries, each inserted by its own coin flip.
 
 The scores may depend on one another in any way, since only the coin flips need to be independent (Steinke, Nasr &
-Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024).
+Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/claim-test.md has the proof of the test of a claim.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
+from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate, largest
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, check_coin_flips
-from coalmine.stats.ranks import Tails, both_tails, top_ranks
+from coalmine.stats.rank_tests import (
+    TWO_TAILS_WEIGHT,
+    Tails,
+    Tests,
+    both_tails,
+    check_coin_flips,
+    curve_tail_probability,
+    top_ranks,
+)
 from coalmine.stats.scores import Scores
-from coalmine.stats.search import largest
 from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters, group_profile
 
@@ -193,7 +200,7 @@ def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: fl
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    lower = largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) <= alpha)
+    lower = largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) - alpha)
     assumes = f"{COIN_FLIPS}; the number of guesses was fixed"
     return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes)
 
@@ -222,7 +229,7 @@ def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: floa
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu = largest(lambda mu: one_run_rejects_gdp(guesses, mu, alpha))
+    mu = largest(lambda mu: -math.inf if one_run_rejects_gdp(guesses, mu, alpha) else math.inf)
     assumes = f"{COIN_FLIPS}; the number of guesses was fixed; {GAUSSIAN}"
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound("one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, valid=False)
@@ -328,7 +335,7 @@ def _grid(scores: Scores) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class GuessTests:
+class GuessTests(Tests):
     """Tests of a claim by the numbers of right guesses, at numbers of guesses fixed in advance."""
 
     thresholds: Floats
@@ -343,23 +350,22 @@ class GuessTests:
         rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
         return cls(thresholds, rows, weight)
 
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-values of the tests at ``indices``, or upper limits on them."""
-        return np.array([guesses_p_value(self.rows[i], claim) for i in indices])
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-values, or upper limits on them."""
+        return np.array([guesses_p_value(row, claim) for row in self.rows])
 
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        return np.array([_rejects(self.rows[i], claim, level) for i in indices], dtype=bool)
-
-
-def _rejects(guesses: Guesses, claim: Curve, level: float) -> bool:
-    """Return whether the guesses reject a claim."""
-    if isinstance(claim, GaussianDP):
-        return one_run_rejects_gdp(guesses, claim.mu, level)
-    if isinstance(claim, ApproximateDP):
-        return guesses_p_value(guesses, claim) <= level
-    cells = np.array([guesses.guesses]), np.array([guesses.correct]), np.array([level])
-    return bool(one_run_curve_rejects(guesses.canaries, *cells, claim)[0])
+    def margins(self, claim: Curve, level: float) -> Floats:
+        """Return ln(p/level) for (ε, δ)-DP; for other curves, whose p-values take longer, only its sign, times ∞."""
+        if isinstance(claim, ApproximateDP):
+            return super().margins(claim, level)
+        rejected = []
+        for row in self.rows:
+            if isinstance(claim, GaussianDP):
+                rejected.append(one_run_rejects_gdp(row, claim.mu, level))
+            else:
+                cells = np.array([row.guesses]), np.array([row.correct]), np.array([level])
+                rejected.append(bool(one_run_curve_rejects(row.canaries, *cells, claim)[0]))
+        return np.where(rejected, -np.inf, np.inf)
 
 
 def guesses_p_value(guesses: Guesses, claim: Curve) -> float:
@@ -367,3 +373,97 @@ def guesses_p_value(guesses: Guesses, claim: Curve) -> float:
     if isinstance(claim, ApproximateDP):
         return one_run_p_value(guesses, claim.epsilon, claim.delta)
     return one_run_curve_p_value(guesses, claim)
+
+
+# Guesses in both tails get nine times the significance of those in the upper tail alone, which see leaks that only
+# betray members.
+_BOTH_TAILS_SHARE = 0.9
+# Numbers of guesses to choose from: 0.95 N, 0.88 N, … down to 16.
+_LARGEST_SHARE, _PLANNED_RATIO, _FEWEST = 0.95, 0.93, 16
+
+
+def planned_tests(scores: Scores, guesses: int) -> list[GuessTests]:
+    """Return the tests of a claim by guesses in both tails, and by half as many in the upper tail.
+
+    Args:
+        scores: Scores of members and of observed non-members.
+        guesses: Number of guesses, fixed without looking at who is a member.
+
+    Raises:
+        InputError: If the numbers of scores contradict fair coin flips.
+    """
+    check_coin_flips(scores.members.size, scores.observed.size)
+    return [
+        GuessTests.at(scores, both_tails(scores.members, scores.observed, guesses, np.inf), _BOTH_TAILS_SHARE),
+        GuessTests.at(scores, top_ranks(scores.members, scores.observed, guesses // 2, np.inf), 1 - _BOTH_TAILS_SHARE),
+    ]
+
+
+def most_powerful_guesses(canaries: int, claim: Curve, truth: Curve, alpha: float) -> int:
+    """Return the number of guesses that most likely refutes ``claim`` if ``truth`` holds.
+
+    Args:
+        canaries: Number of canaries, inserted or held out.
+        claim: The claim.
+        truth: What really holds, such as the curve for half of the claimed noise.
+        alpha: Significance of the test.
+
+    Returns:
+        The number of guesses; half of the canaries if no number refutes.
+
+    Example:
+        >>> most_powerful_guesses(2000, GaussianDP(1.0), GaussianDP(2.0), 0.05)
+        552
+    """
+    steps = np.arange(max(0, int(np.log(_LARGEST_SHARE * canaries / _FEWEST) / -np.log(_PLANNED_RATIO))) + 1)
+    numbers = 2 * np.unique((_LARGEST_SHARE * canaries * _PLANNED_RATIO**steps / 2).astype(np.int64))
+    powers = guess_power(canaries, numbers, claim, truth, alpha)
+    return int(numbers[np.argmax(powers)]) if powers.any() else canaries // 2
+
+
+def guess_power(canaries: int, guesses: Ints, claim: Curve, truth: Curve, alpha: float) -> Floats:
+    """Return a lower limit on the probability to reject ``claim`` with the best attack on ``truth``.
+
+    The attack's scores are independent of one another, so that the distribution of right guesses is that of Theorem 4
+    in docs/simultaneous-bound.md. Only guesses in both tails are counted.
+
+    Args:
+        canaries: Number of canaries.
+        guesses: Numbers of guesses, less than ``canaries``, shape (k,).
+        claim: The claim.
+        truth: The curve that the attack really reaches.
+        alpha: Significance of the test.
+
+    Example:
+        >>> guess_power(400, np.array([200]), GaussianDP(1.0), GaussianDP(4.0), 0.05) > 0.95
+        array([ True])
+    """
+    level = _BOTH_TAILS_SHARE * alpha
+    needed = np.array([right_guesses_needed(canaries, int(r), claim, level) for r in guesses])  # type: ignore[arg-type]
+    possible, powers = needed <= guesses, np.zeros(guesses.size)
+    powers[possible] = curve_tail_probability(guesses[possible], needed[possible], canaries, truth)
+    return powers
+
+
+@lru_cache(maxsize=1024)
+def right_guesses_needed(canaries: int, guesses: int, claim: Curve, level: float) -> int:
+    """Return the smallest number of right guesses that rejects a claim, or one more than all if none does.
+
+    All curves are frozen, so it can be remembered.
+    """
+    low, high = 0, guesses + 1  # no right guesses never reject
+    while high - low > 1:
+        # Sixteen numbers at once: the cost of the recursion is in its steps, not in the size of its arrays.
+        middle = np.unique(np.linspace(low, high, 18).astype(np.int64)[1:-1])
+        middle = middle[(middle > low) & (middle < high)]
+        rejecting = _rejecting(canaries, guesses, middle, claim, level)
+        first = int(np.argmax(rejecting)) if rejecting.any() else middle.size
+        low, high = int(middle[first - 1]) if first else low, int(middle[first]) if first < middle.size else high
+    return high
+
+
+def _rejecting(canaries: int, guesses: int, right: Ints, claim: Curve, level: float) -> np.ndarray:
+    if isinstance(claim, ApproximateDP):
+        return np.array([guesses_p_value(Guesses(canaries, guesses, int(v)), claim) <= level for v in right])
+    shape = right.shape
+    return one_run_curve_rejects(canaries, np.full(shape, guesses), right, np.full(shape, level), claim)

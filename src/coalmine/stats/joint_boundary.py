@@ -16,22 +16,23 @@ from typing import Self
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Floats, Ints
+from coalmine.stats.epsilon import largest
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
     Design,
+    Tests,
     binomial_steps,
+    both_tails,
     central_probability,
     fixed_numbers_factor,
     guessing_scores,
     tail_probability,
 )
-from coalmine.stats.ranks import both_tails
 from coalmine.stats.scores import Scores
-from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import ApproximateDP, Curve
 
-# Finer grids gain nothing: neighboring counts are almost the same.
+# Between neighboring numbers of guesses. Finer grids gain nothing: neighboring counts are almost the same.
 _RATIO = 2**0.25
 # Mass far below the boundary that is counted as a crossing, to keep the number of states small.
 _NEGLIGIBLE = 1e-16
@@ -40,7 +41,7 @@ _LARGE = 300
 
 
 @dataclass(frozen=True)
-class Walk:
+class JointBoundary(Tests):
     """One test of (ε, δ)-DP: does the walk of right guesses reach its boundary at any of the numbers of guesses?
 
     The boundary consists of the counts for which a test at one number of guesses, at significance ``level``, would give
@@ -71,33 +72,36 @@ class Walk:
     @cached_property
     def boundary(self) -> Ints:
         """Number of right guesses that counts as a crossing, for each number of guesses."""
+        guesses = self.guesses
 
-        def rejects_somewhere(epsilon: float) -> bool:
-            claim = ApproximateDP(epsilon, self.delta)
-            return bool(np.any(_single_p_values(self.guesses, self.right, self.canaries, claim) <= self.level))
+        def margin(epsilon: float) -> float:
+            p_values = self._single_p_values(self.right, epsilon)
+            with np.errstate(divide="ignore"):
+                return float(np.log(np.min(p_values) / self.level))
 
         # Rounded down, which moves the boundary down and the p-value up.
-        best = largest(rejects_somewhere, relative=1e-4)
-        boundary = _least_rejected(self.guesses, self.canaries, ApproximateDP(best, self.delta), self.level)
+        best = largest(margin, relative=1e-4)
+        # A bisection for the least number of right guesses that rejects as much; one more than the number of guesses
+        # where not even right guesses alone do.
+        low, high = np.zeros_like(guesses), guesses + 1
+        while np.any(searching := low < high):
+            middle = (low + high) // 2
+            rejected = self._single_p_values(np.minimum(middle, guesses), best) <= self.level
+            high = np.where(searching & rejected, middle, high)
+            low = np.where(searching & ~rejected, middle + 1, low)
         # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
-        return boundary if np.any(self.right >= boundary) else np.zeros_like(boundary)
+        return high if np.any(self.right >= high) else np.zeros_like(high)
 
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-value for each of ``indices``; the claim must be an `ApproximateDP`."""
+    def _single_p_values(self, right: Ints, epsilon: float) -> Floats:
+        """Return a p-value for each number of guesses alone; a coarse one, since it only defines the boundary."""
+        return tail_probability(self.guesses, right, self.canaries, ApproximateDP(epsilon, self.delta), steps=16)
+
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-value of the test, shape (1,); the claim must be an `ApproximateDP`."""
         if not isinstance(claim, ApproximateDP):
-            raise TypeError(f"the walk tests (ε, δ)-DP only, got {claim}")
-        return np.full(
-            indices.size, crossing_probability(self.guesses, self.boundary, self.canaries, self.design, claim)
-        )
-
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        # A crossing is at least as likely as each count alone, so most claims need no look at the whole walk.
-        if isinstance(claim, ApproximateDP):
-            alone = tail_probability(self.guesses, self.right, self.canaries, claim)
-            if float(np.min(alone, initial=1.0)) > level:
-                return np.zeros(indices.size, dtype=bool)
-        return self.p_values(claim, indices) <= level
+            raise TypeError(f"right guesses are tested jointly for (ε, δ)-DP only, got {claim}")
+        probability = crossing_probability(self.guesses, self.boundary, self.canaries, self.design, claim)
+        return np.full(self.thresholds.size, probability)
 
 
 def crossing_probability(guesses: Ints, boundary: Ints, canaries: int, design: Design, claim: ApproximateDP) -> float:
@@ -117,20 +121,15 @@ def crossing_probability(guesses: Ints, boundary: Ints, canaries: int, design: D
     given_away, mass = binomial_steps(canaries, claim.delta)
     cost = np.ones(guesses.size)
     if design == "fixed":
-        cost = fixed_numbers_factor(canaries, guesses, np.zeros(1), q, most=float(guesses[-1]))
-        mass = mass * _given_away_factor(canaries, float(guesses[-1]), given_away, q)
+        most = float(guesses[-1])
+        cost = fixed_numbers_factor(canaries, guesses, np.zeros(1), q, most=most)
+        # κ with g canaries given away over κ with none is at most B(y − g)/B(y), where y = N − 4q(1−q)·R: B is
+        # log-convex, so the ratio is largest at the largest number of guesses. For g > y nothing better than
+        # 1/P(K = n) is known.
+        least = np.array(canaries - 4 * q * (1 - q) * most)
+        ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(least)
+        mass = mass * np.where(given_away <= least, ratio, 1 / central_probability(np.array(float(canaries))))
     return min(1.0, float(first_crossings(guesses, boundary, q, given_away, mass) @ cost))
-
-
-def _given_away_factor(canaries: int, guesses: float, given_away: Floats, q: float) -> Floats:
-    """Bound κ with g canaries given away over κ with none: B(y − g)/B(y), where y = N − 4q(1−q)·R.
-
-    B is log-convex, so the ratio is largest at the largest number of guesses. For g > y nothing better than
-    1/P(K = n) is known.
-    """
-    least = np.array(canaries - 4 * q * (1 - q) * guesses)
-    ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(least)
-    return np.where(given_away <= least, ratio, 1 / central_probability(np.array(float(canaries))))
 
 
 def first_crossings(guesses: Ints, boundary: Ints, q: float, given_away: Floats, mass: Floats) -> Floats:
@@ -180,25 +179,6 @@ def first_crossings(guesses: Ints, boundary: Ints, q: float, given_away: Floats,
     return first
 
 
-def _single_p_values(guesses: Ints, right: Ints, canaries: int, claim: ApproximateDP) -> Floats:
-    """Return a p-value for each number of guesses alone; a coarse one, since it only defines the boundary."""
-    return tail_probability(guesses, right, canaries, claim, steps=16)
-
-
-def _least_rejected(guesses: Ints, canaries: int, claim: ApproximateDP, level: float) -> Ints:
-    """Return the least number of right guesses with a p-value of at most ``level``, for each number of guesses.
-
-    One more than the number of guesses where not even right guesses alone are that unlikely.
-    """
-    low, high = np.zeros_like(guesses), guesses + 1
-    while np.any(searching := low < high):
-        middle = (low + high) // 2
-        rejected = _single_p_values(guesses, np.minimum(middle, guesses), canaries, claim) <= level
-        high = np.where(searching & rejected, middle, high)
-        low = np.where(searching & ~rejected, middle + 1, low)
-    return high
-
-
 def _binomial(trials: int, rate: float) -> tuple[int, Floats]:
     """Return the probabilities of Binomial(trials, rate) up to a negligible rest, and the value of the first."""
     reach = 9 * math.sqrt(trials * rate * (1 - rate)) + 30
@@ -214,8 +194,7 @@ def _binomial(trials: int, rate: float) -> tuple[int, Floats]:
 def _log_choose(trials: int) -> Floats:
     """Return the logarithms of the binomial coefficients; kept, since a search asks for them at many rates."""
     log_factorial = special.gammaln(np.arange(trials + 1) + 1.0)
-    result: Floats = log_factorial[-1] - log_factorial - log_factorial[::-1]
-    return result
+    return np.asarray(log_factorial[-1] - log_factorial - log_factorial[::-1])
 
 
 def _convolve(first: Floats, second: Floats) -> Floats:
