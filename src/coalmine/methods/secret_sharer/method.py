@@ -15,6 +15,7 @@ from coalmine.config import SettingError, Settings
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.progress import reporting
 from coalmine.protocol import Audit
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from coalmine.arrays import Floats, Ints
     from coalmine.claims import Claim
-    from coalmine.drawing.sections import Section
     from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
     from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries
     from coalmine.simulation.data import FederatedData, Splits
@@ -60,6 +60,7 @@ class SecretSharerMethod(Method):
         "Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, and "
         "the final model is queried for them."
     )
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
@@ -307,18 +308,9 @@ class SecretSharerMethod(Method):
         return PHRASE if result.view.endswith(":phrase") else USER
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report."""
-        from coalmine.methods.secret_sharer.section import section
-
-        return section(found)
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the figures."""
-        from coalmine.methods.secret_sharer.figures import charts
-
-        return charts(found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the heat map and the phrases for the report."""
+        return section(found.extras.get("memorization"))
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:

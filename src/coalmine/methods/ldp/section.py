@@ -1,8 +1,10 @@
-"""Results of the LDP audit as tables for the terminal, and in a few sentences."""
+"""The LDP audit in the report and the terminal: panels, tables, and a few sentences about all results together."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
 from coalmine.results.groups import Group, share_of_claim
@@ -34,6 +36,22 @@ def tables(method_results: MethodResults) -> list[Table]:
     if len(results) == 1:
         shown.append(Table.of_estimates(first.estimates, "all lower bounds and estimates"))
     return shown
+
+
+def panels(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
+    """Return ε found against ε claimed by adversary, and the largest share of its claim that a bound shows."""
+    by_adversary: dict[str, dict[str, Any]] = {}
+    for result in results:
+        panel = by_adversary.setdefault(adversary_name(result.variant), {"rows": [], "share": 0.0})
+        claimed, empirical = float(result.config["epsilon"]), result.metrics["empirical"]
+        estimate = empirical if math.isfinite(empirical) else None
+        row = {"x": claimed, "bound": result.joint_bound, "estimate": estimate, "about": result.view}
+        panel["rows"].append(row)
+        panel["share"] = max(panel["share"], share_of_claim(result))
+    for panel in by_adversary.values():
+        claims = sorted({0.0, *(row["x"] for row in panel["rows"])})
+        panel["claims"] = [{"x": claim, "claim": claim} for claim in claims]
+    return by_adversary
 
 
 def summary(results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Figures of the LDP audit for ``--figures``: ε found compared with ε claimed, by adversary, claim and gradient norm.
+"""Figures of the LDP audit's reproductions: ε found compared with ε claimed, by adversary, claim and gradient norm.
 
 A filled circle is ε_empirical, an estimate, with a bar for its standard deviation over measurements; a triangle is a
 lower bound, each valid by itself; a dashed line is the claim. They are drawn from `Result` objects, so that the
@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coalmine.drawing.files import SERIES, THEORY
 from coalmine.errors import InputError
+from coalmine.methods.ldp.section import trials_text
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
-from coalmine.methods.ldp.tables import trials_text
 from coalmine.results.result import Result
+from coalmine_reproductions.figures import SERIES, THEORY
 
 if TYPE_CHECKING:
     import altair
@@ -27,20 +27,6 @@ ChartRow = Mapping[str, Any]
 _MARKS = ("ε_empirical, an estimate (bar: ± std)", "lower bound")
 _CLAIM = "claimed ε"
 _INK = "#444444"
-
-
-def charts(results: Sequence[Result]) -> dict[str, Chart]:
-    """Return all figures that fit the results, by file name.
-
-    Args:
-        results: Results of one LDP audit.
-    """
-    drawn = {"ldp-adversaries": adversaries(results)}
-    if len({result.config["epsilon"] for result in results}) > 1:
-        drawn["ldp-sweep"] = sweep(results)
-    if len({result.config["gradient_norm"] for result in results} - {None}) > 1:
-        drawn["ldp-norms"] = norms(results)
-    return drawn
 
 
 def chart_rows(results: Sequence[Result]) -> list[dict[str, Any]]:

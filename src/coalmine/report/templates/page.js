@@ -34,10 +34,7 @@ async function move(name, place) {
   const { figures, places } = explorers[name];
   for (const figure of figures) {
     const view = await draw(figure);
-    const signals = view.getState().signals;
-    if ("place" in signals) view.signal("place", place);
-    if ("threshold" in signals) view.signal("threshold", places[place][0]);
-    await view.runAsync();
+    await view.data("here", [places[place]]).runAsync();
   }
 }
 
@@ -45,7 +42,7 @@ const short = (value) => String(Number(value.toPrecision(4)));
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(1)}%`;
 
 function words({ sides, members, nonmembers, places }, place) {
-  const [threshold, tp, fp, epsilon] = places[place];
+  const { threshold, tp, fp, epsilon } = places[place];
   const estimate = epsilon === null ? "no finite ε" : `ε ≈ ${epsilon.toFixed(2)}`;
   return (
     `Threshold ${short(threshold)} flags ${tp} of ${members} ${sides[0]} (TPR ${percent(tp, members)}) and ` +
