@@ -339,7 +339,7 @@ def test_a_canary_passes_secure_aggregation():
     from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
     from coalmine.integrations.flower.mod import canary_request
-    from coalmine.methods.one_shot.updates import update_canaries
+    from coalmine.methods.one_shot.canaries import update_canaries
 
     canaries, scores = update_canaries("gaussian", dim=100, count=4, seed=3), []
 
