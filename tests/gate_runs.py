@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from coalmine.claims import Claim
-from coalmine.results import units
-from coalmine.results.files import envelope
+from coalmine.results import verdict as units
+from coalmine.results.io import envelope
 from coalmine.results.manifest import Manifest
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous

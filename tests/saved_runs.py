@@ -4,8 +4,8 @@ import numpy as np
 
 from coalmine.claims import Claim
 from coalmine.files import write_json, write_text
-from coalmine.results import units
-from coalmine.results.files import results_to_dict, write_content, write_scores
+from coalmine.results import verdict as units
+from coalmine.results.io import results_to_dict, write_content, write_scores
 from coalmine.results.manifest import Manifest
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, estimate

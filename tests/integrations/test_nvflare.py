@@ -15,7 +15,7 @@ from coalmine import OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.nvflare import CanaryAggregator
 from coalmine.protocol import Release
-from coalmine.results.saved import load
+from coalmine.results.io import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.CanaryWarning")
 

@@ -17,13 +17,13 @@ from coalmine.report.first_screen import first_page
 from coalmine.report.notebook import as_html
 from coalmine.report.page import _style, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
-from coalmine.results import units
+from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.files import save
+from coalmine.results.io import save
 from coalmine.results.finding import Check, Finding
-from coalmine.results.groups import grouped
+from coalmine.results.tables import grouped
 from coalmine.results.manifest import Manifest
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.verdict import Verdict
 from coalmine.runs.overview import headline
 from coalmine.stats import Scores

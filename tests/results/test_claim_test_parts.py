@@ -29,7 +29,7 @@ from coalmine.results.claim_test import (
     check_claim,
 )
 from coalmine.results.finding import Finding
-from coalmine.results.noise_shares import exponent_of, first_exponent
+from coalmine.results.claim_test import exponent_of, first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_p_value import ClaimTests

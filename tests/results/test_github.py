@@ -13,10 +13,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coalmine.results import units
+from coalmine.results import verdict as units
 from coalmine.results.finding import Finding
 from coalmine.results.gate import COLUMNS, judge
-from coalmine.results.github import annotation_lines, summary
+from coalmine.results.ci import annotation_lines, summary
 from coalmine.results.manifest import Manifest
 from gate_runs import directory, result
 

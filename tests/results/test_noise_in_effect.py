@@ -17,7 +17,7 @@ from coalmine.results.claim_test import (
     _standardized,
     check_claim,
 )
-from coalmine.results.noise_shares import first_exponent
+from coalmine.results.claim_test import first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import ApproximateDP, GaussianDP, NormalNull, Scores
 from coalmine.stats.tradeoff import GroupCurve

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coalmine.files import json_text, write_json
-from coalmine.results.files import save
-from coalmine.results.saved import read_run_directory, read_training_part
+from coalmine.results.io import save
+from coalmine.results.io import read_run_directory, read_training_part
 from gate_runs import result
 
 

@@ -13,8 +13,8 @@ import coalmine as cm
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.report.plots import KINDS
-from coalmine.results.showing import Results
-from coalmine.results.units import USER
+from coalmine.results.result import Results
+from coalmine.results.verdict import USER
 from coalmine.stats import Scores, estimate
 
 

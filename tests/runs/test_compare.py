@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.results.saved import read_run_directory
+from coalmine.results.io import read_run_directory
 from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, intervals_differ
 from coalmine.stats import Estimate
 from gate_runs import directory, measured, result

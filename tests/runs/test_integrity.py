@@ -11,9 +11,9 @@ from coalmine import files
 from coalmine.errors import InputError
 from coalmine.report.page import write_report
 from coalmine.results.directory import RunDirectory
-from coalmine.results.files import save
+from coalmine.results.io import save
 from coalmine.results.manifest import NAME, Manifest, verify
-from coalmine.results.saved import read_run_directory
+from coalmine.results.io import read_run_directory
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
 from gate_runs import result

@@ -9,7 +9,7 @@ import pytest
 from coalmine.errors import InputError
 from coalmine.results import directory as directory_module
 from coalmine.results.directory import RunDirectory
-from coalmine.results.saved import read_run_directory
+from coalmine.results.io import read_run_directory
 from coalmine.runs.running import run
 from coalmine.runs.settings import run_from_text
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coalmine.results import manifest
-from coalmine.results.files import save
-from coalmine.results.saved import read_run_directory
+from coalmine.results.io import save
+from coalmine.results.io import read_run_directory
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
 from coalmine.runs.verification import Outcome, recompute

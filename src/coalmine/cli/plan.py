@@ -46,7 +46,7 @@ def plan(
     """
     import coalmine
     from coalmine.drawing.files import check_format
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
 
     if figure is not None:

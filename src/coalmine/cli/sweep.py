@@ -34,7 +34,7 @@ def sweep(
     A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
     """
     from coalmine.drawing.files import save_in_every_format
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts

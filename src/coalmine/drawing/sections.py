@@ -10,7 +10,7 @@ from coalmine.drawing import numbers
 from coalmine.drawing.charts import Figure, placed
 from coalmine.drawing.html import NOTHING, Html, folded, joined, paragraphs, slug, table, tag
 from coalmine.drawing.score_figures import Explorer, explorer
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.finding import Finding
 from coalmine.results.result import MethodResults, Result
 from coalmine.stats import Estimate

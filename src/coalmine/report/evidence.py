@@ -10,9 +10,8 @@ from coalmine.drawing.html import Html, framed, joined, paragraphs, slug, tag
 from coalmine.drawing.sections import Section
 from coalmine.report.picture import picture
 from coalmine.report.sentences import confident, in_short
-from coalmine.results.groups import Group, joint_confidence
 from coalmine.results.result import Result
-from coalmine.results.tables import epsilons
+from coalmine.results.tables import Group, epsilons, joint_confidence
 
 
 def evidence_section(groups: Sequence[Group]) -> Section:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from coalmine.methods import registry
 from coalmine.report.subjects import Subject
 from coalmine.results.finding import Check
+from coalmine.results.io import SavedRun
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun
+from coalmine.results.summary import listed
 from coalmine.results.verdict import Verdict
-from coalmine.results.words import listed
 
 FEW = 3
 """Adversaries, bugs and warnings that fit on the first page; the sections below have all of them."""

@@ -12,11 +12,11 @@ from coalmine.report.facts import FEW, adversaries, highlights, not_tested, orig
 from coalmine.report.sentences import confident, odds, sentence
 from coalmine.report.subjects import Subject, subjects
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.groups import Group
+from coalmine.results.io import SavedRun
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun
+from coalmine.results.summary import states_noise
+from coalmine.results.tables import Group
 from coalmine.results.verdict import Verdict
-from coalmine.results.words import states_noise
 
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",

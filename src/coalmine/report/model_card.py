@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from coalmine.claims import Claim
 from coalmine.report.facts import adversaries, highlights, not_tested, origin
 from coalmine.report.subjects import Subject, subjects
-from coalmine.results import words
-from coalmine.results.saved import SavedRun
+from coalmine.results import summary as words
+from coalmine.results.io import SavedRun
 from coalmine.results.tables import Table, inline_markdown, results_markdown
 
 UNKNOWN = "not stated"

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from coalmine.drawing.charts import COLORS
 from coalmine.drawing.html import Html, joined, tag
-from coalmine.results import words
-from coalmine.results.groups import grouped
+from coalmine.results import summary as words
 from coalmine.results.result import Result
-from coalmine.results.tables import Table
+from coalmine.results.tables import Table, grouped
 from coalmine.results.verdict import Verdict
 
 _COLORS = {

@@ -26,13 +26,10 @@ from coalmine.report.evidence import evidence_section
 from coalmine.report.first_screen import first_page
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
-from coalmine.results.directory import RunDirectory
-from coalmine.results.files import save
-from coalmine.results.groups import grouped
-from coalmine.results.manifest import REPORT
+from coalmine.results.directory import REPORT
+from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
-from coalmine.results.tables import score_counts
+from coalmine.results.tables import grouped, score_counts
 from coalmine.stats.estimators import CAVEATS
 
 _FOOTER = (
@@ -51,8 +48,7 @@ def write_report(directory: Path, *, auditor: str = "") -> Path:
     with refusing_damage(directory):
         run = read_run_directory(directory, scores=True)
         page = report(run, auditor=auditor)
-    with RunDirectory(directory).recording():
-        return write_text(run.path / REPORT, page)
+    return write_text(run.path / REPORT, page)
 
 
 def write_results(
@@ -64,7 +60,7 @@ def write_results(
         results: The results.
         path: The HTML file.
         title: Title of the report; by default the file's name, or the methods' if that is ``report``.
-        facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
+        facts: What it should say of the training, by the names in `coalmine.results.io.FACTS`.
 
     Raises:
         InputError: If there are no results, or the file is meant to be a PDF.
@@ -86,7 +82,7 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
     Args:
         results: The results.
         title: Title of the report.
-        facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
+        facts: What it should say of the training, by the names in `coalmine.results.io.FACTS`.
     """
     with tempfile.TemporaryDirectory() as directory:
         save(results, directory, facts=facts)

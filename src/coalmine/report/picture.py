@@ -26,9 +26,8 @@ from coalmine.drawing.charts import (
     quantitative,
     unit,
 )
-from coalmine.results.groups import Group
 from coalmine.results.result import Result
-from coalmine.results.tables import epsilons
+from coalmine.results.tables import Group, epsilons
 
 _BOUND = "lower bound: ε is at least this"
 _REFUTED = "lower bound where the claim is refuted"

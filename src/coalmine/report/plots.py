@@ -10,8 +10,8 @@ from coalmine.drawing.charts import Figure, standalone
 from coalmine.errors import InputError, did_you_mean
 from coalmine.report.page import section_of
 from coalmine.report.picture import picture
-from coalmine.results.groups import grouped
 from coalmine.results.result import MethodResults, Result
+from coalmine.results.tables import grouped
 
 KINDS = ("epsilon", "roc", "scores", "rounds")
 """The charts that `plot` draws."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from coalmine.drawing import numbers
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.groups import Group
 from coalmine.results.result import Result
+from coalmine.results.tables import Group
 from coalmine.results.verdict import Verdict
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from coalmine.claims import Claim
 from coalmine.drawing import numbers
 from coalmine.drawing.html import slug
-from coalmine.results.groups import Group, grouped
+from coalmine.results.io import SavedRun
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun
+from coalmine.results.summary import plural
+from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Verdict
-from coalmine.results.words import plural
 
 NO_MECHANISM = "no privacy mechanism"
 
@@ -33,7 +33,7 @@ class Subject:
         name: Name of the training, or of the method where there is none.
         results: What was found about it.
         training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
-        facts: What its owner stated, by the names in `coalmine.results.files.FACTS`.
+        facts: What its owner stated, by the names in `coalmine.results.io.FACTS`.
     """
 
     name: str

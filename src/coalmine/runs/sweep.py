@@ -15,22 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coalmine.drawing.charts import BOUND, ESTIMATE, REFUTED, THEORY
 from coalmine.errors import InputError, check_count
 from coalmine.files import write_json
 from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
-from coalmine.results import words
-from coalmine.results.files import envelope
+from coalmine.results import summary
+from coalmine.results.directory import REPORT
 from coalmine.results.finding import CHECK_RATE
-from coalmine.results.frames import as_frame
-from coalmine.results.groups import shown_results
-from coalmine.results.manifest import REPORT
+from coalmine.results.io import envelope, read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.saved import read_run_directory
-from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
-from coalmine.runs.running import directory_for, run
+from coalmine.results.tables import Table, as_frame, epsilons, evidence_in_json, fixed, shown_results
+from coalmine.runs.comparison import write_index
+from coalmine.runs.running import Termination, directory_for, run
 from coalmine.runs.settings import RunSettings, read_run
-from coalmine.runs.termination import Termination
 
 SUMMARY = "sweep.json"
 _LONGEST_NAME = 120
@@ -55,7 +53,7 @@ class SweptResult:
         """Return the cells of the table, under `Sweep.columns`."""
         result = self.result
         claim, bound, _ = epsilons(result)
-        guess = "-" if result.best_guess is None else words.guess(result.best_guess)
+        guess = "-" if result.best_guess is None else summary.guess(result.best_guess)
         figures = [fixed(claim, 3), fixed(bound, 3), guess, result.verdict.value]
         return [*self.point.values(), result.method, result.label, *figures]
 
@@ -102,13 +100,13 @@ class Sweep:
         few = any(row.result.lacks_scores for row in self.rows)
         no_guess = " A dash under best guess: there are too few scores for one." if few else ""
         if not tests:
-            return f"{_count(runs, 'run')} without a claim to test.{no_guess}"
+            return f"{summary.plural(runs, 'run')} without a claim to test.{no_guess}"
         refuted = sum(result.refuted for result, _ in tests)
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
-            f"{_count(runs, 'run')}: {refuted} of {_count(len(tests), 'claim')} refuted. Each test has its own "
-            f"false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were true."
-            f"{no_guess}"
+            f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
+            f"its own false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were "
+            f"true.{no_guess}"
         )
 
     def plot(self) -> Any:
@@ -117,9 +115,16 @@ class Sweep:
         Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
         settings have a panel each.
         """
-        from coalmine.runs.sweep_figure import figure  # altair is loaded only to draw
+        import altair  # loaded only to draw
 
-        return figure(self)
+        axis = next(iter(self.axes))
+        panels: dict[str, list[SweptResult]] = {}
+        for row in self.rows:
+            others = [f"{name} = {value}" for name, value in row.point.items() if name not in (axis, _SEED)]
+            panels.setdefault(", ".join([row.result.method, row.result.label, *others]), []).append(row)
+        if not panels:
+            raise InputError("there is nothing to plot: the runs have no results")
+        return altair.vconcat(*(_panel(title, rows, axis, self.axes[axis]) for title, rows in panels.items()))
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per result.
@@ -140,6 +145,56 @@ class Sweep:
     def __str__(self) -> str:
         """The table, and what it says."""
         return f"{Table('', self.columns, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
+
+
+_MARKS = {
+    "claimed ε: at most this": ("stroke", THEORY),
+    "lower bound of one run: ε is at least this": ("triangle-up", BOUND),
+    "lower bound of a run that refutes its claim": ("triangle-up", REFUTED),
+    "best guess (an estimate)": ("circle", ESTIMATE),
+}
+"""The words of the legend, each with its shape and color."""
+
+
+def _panel(title: str, rows: Sequence[SweptResult], axis: str, values: Sequence[str]) -> Any:
+    """Return the chart of one method and view: claims as a line, bounds and best guesses as points."""
+    import altair as alt
+
+    claimed, proven, refuted, guessed = _MARKS
+    name = axis.rpartition(".")[2].replace("_", " ")
+    points, intervals = [], []
+    for row in rows:
+        claim, bound, guess = epsilons(row.result)
+        about = {"x": row.point[axis], "run": row.directory.name}
+        kinds = {claimed: claim, refuted if row.result.refuted else proven: bound, guessed: guess}
+        for kind, epsilon in kinds.items():
+            if epsilon is not None and math.isfinite(epsilon):
+                points.append({**about, "kind": kind, "epsilon": epsilon})
+        best = row.result.best_guess
+        if best is not None and best.lower is not None and best.upper is not None and best.upper < math.inf:
+            intervals.append({**about, "low": best.lower, "high": best.upper})
+    x = alt.X("x:O", sort=list(values), title=name, axis=alt.Axis(labelAngle=0))
+    # Logarithmic from about 1 on, since claims grow fast as noise shrinks, but with a 0 for bounds that show nothing.
+    y = alt.Y("epsilon:Q", title="ε", scale=alt.Scale(type="symlog"))
+    kinds_shown = [kind for kind in _MARKS if any(point["kind"] == kind for point in points)]
+    shapes, colors = zip(*(_MARKS[kind] for kind in kinds_shown), strict=True)
+    legend = alt.Legend(orient="top", columns=2, title=None, labelLimit=400)
+    line = alt.Chart({"values": [point for point in points if point["kind"] == claimed]})
+    rules = alt.Chart({"values": intervals})
+    marks = alt.Chart({"values": points})
+    layers = [
+        line.mark_line(color=THEORY).encode(x=x, y=y),
+        rules.mark_rule(color=ESTIMATE).encode(x=x, y="low:Q", y2="high:Q", xOffset="run:N"),
+        marks.mark_point(size=70, filled=True, opacity=1).encode(
+            x=x,
+            y=y,
+            xOffset="run:N",  # runs of the same value stand beside one another
+            shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds_shown, range=list(shapes)), legend=legend),
+            color=alt.Color("kind:N", scale=alt.Scale(domain=kinds_shown, range=list(colors)), legend=legend),
+            tooltip=["run:N", "kind:N", alt.Tooltip("epsilon:Q", format=".3f")],
+        ),
+    ]
+    return alt.layer(*layers).properties(title=f"ε against {name}: {title}", width=600, height=240)
 
 
 @shown_if_slow()
@@ -193,6 +248,7 @@ def sweep(
     ]
     swept = Sweep(axes=axes, rows=rows, directory=directory)
     write_json(directory / SUMMARY, envelope([], sweep=swept.to_dict()))
+    write_index(directory)
     return swept
 
 
@@ -297,7 +353,3 @@ def _run(cell: _Cell) -> None:
             write_report(cell.directory)
     except InputError as error:
         raise InputError(f"{cell.directory.name}: {error}") from error
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

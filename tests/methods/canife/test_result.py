@@ -16,7 +16,7 @@ from coalmine.methods.canife.composition import round_claim
 from coalmine.methods.canife.result import strongest_period
 from coalmine.protocol import Release
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
 
 

@@ -11,7 +11,7 @@ from coalmine.methods import registry
 from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.secret_sharer.method import SecretSharerMethod
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings
-from coalmine.results.units import PHRASE, SCORES
+from coalmine.results.verdict import PHRASE, SCORES
 
 METHOD = registry.get("exposure")
 

@@ -16,7 +16,7 @@ from coalmine.methods.ldp.crafters import (
     InputPerturbation,
     crafter_named,
 )
-from coalmine.results.units import REPORT
+from coalmine.results.verdict import REPORT
 from coalmine.results.verdict import Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load

@@ -9,7 +9,7 @@ from scipy import special, stats
 from coalmine.claims import Claim, EveryRound
 from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
-from coalmine.results.noise_shares import POWER
+from coalmine.results.claim_test import POWER
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.user import OwnMechanism
 from coalmine.stats import SequentialBound, epsilon_from_counts

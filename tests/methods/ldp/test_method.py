@@ -15,7 +15,7 @@ from coalmine.methods import registry
 from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.tables import summary, tables
-from coalmine.results.files import write_method_results
+from coalmine.results.io import write_method_results
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results

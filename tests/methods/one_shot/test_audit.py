@@ -10,7 +10,7 @@ from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.protocol import Release
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import (

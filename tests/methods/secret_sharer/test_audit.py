@@ -14,7 +14,7 @@ from coalmine.methods.secret_sharer.memorization import Memorization, Probe, mea
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.methods.secret_sharer.random_sampling import SampledRanks
 from coalmine.protocol import Release
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text
 from coalmine.stats import estimate

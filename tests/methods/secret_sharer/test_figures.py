@@ -7,7 +7,7 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.figures import regimes
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.stats import Scores, estimate
 
 METHOD = registry.get("secret-sharer")

@@ -15,7 +15,7 @@ from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.protocol import Release, Vector
-from coalmine.results.files import save
+from coalmine.results.io import save
 
 
 class CanaryAggregator(ModelAggregator):

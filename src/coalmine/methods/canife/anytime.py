@@ -13,8 +13,7 @@ import numpy as np
 from coalmine.arrays import Bools, Floats
 from coalmine.claims import Claim
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.results.claim_test import ClaimTest, with_less_noise
-from coalmine.results.noise_shares import HALF_THE_NOISE, POWER
+from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest, with_less_noise
 from coalmine.results.verdict import Verdict
 from coalmine.stats import GaussianDP, Scores, SequentialBound, SequentialTest
 from coalmine.stats.claim_p_value import ClaimTests

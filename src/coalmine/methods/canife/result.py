@@ -17,7 +17,7 @@ from coalmine.methods.canife.round_estimates import Period, RoundEstimate, poole
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_p_value import ClaimTests
 from coalmine.stats.sequential import as_estimates

@@ -32,10 +32,8 @@ from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.progress import reporting, shown_if_slow, track
-from coalmine.results.result import Result
-from coalmine.results.showing import Results
-from coalmine.results.units import REPORT
-from coalmine.results.verdict import Verdict
+from coalmine.results.result import Result, Results
+from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import parameter_vector

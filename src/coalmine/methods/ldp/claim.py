@@ -11,11 +11,11 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.ldp.estimates import ASSUMES, SHARES, split_scores, total_counts, total_guesses
 from coalmine.methods.ldp.trials import Trials
-from coalmine.results.claim_test import ClaimTest
-from coalmine.results.noise_shares import (
+from coalmine.results.claim_test import (
     HALF_THE_NOISE,
     POWER,
     RATIO,
+    ClaimTest,
     detectable_share,
     exponent_of,
     number_needed,

@@ -11,7 +11,7 @@ from coalmine.methods.ldp.tables import summary, tables
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table
-from coalmine.results.units import REPORT, Unit
+from coalmine.results.verdict import REPORT, Unit
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section

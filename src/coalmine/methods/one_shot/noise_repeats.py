@@ -10,7 +10,7 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise, with_rounding
 from coalmine.methods.one_shot.noise_patterns import pair_p_value
 from coalmine.results.finding import Check, Finding
-from coalmine.results.words import plural
+from coalmine.results.summary import plural
 from coalmine.stats.noise_tests import energy_p_value
 
 # A copy explains at least this share of the energy. Where it does not, the noise is missing rather than copied.

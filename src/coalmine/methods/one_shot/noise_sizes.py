@@ -9,7 +9,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.methods.one_shot.claimed_noise import SIZE_TESTS, ClaimedNoise, low_everywhere, with_rounding
 from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
-from coalmine.results.words import list_rounds
+from coalmine.results.summary import list_rounds
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 # Numbers within this many standard deviations of the claimed noise count as near zero.

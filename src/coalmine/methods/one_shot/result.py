@@ -11,7 +11,7 @@ from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.methods.one_shot.views import adversary
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Release, View
-from coalmine.results.words import list_rounds
+from coalmine.results.summary import list_rounds
 
 _ARRAYS = ("planted", "observed", "aborted", "norms", "clip_norms")
 

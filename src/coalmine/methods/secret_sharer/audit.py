@@ -25,7 +25,7 @@ from coalmine.methods.secret_sharer.memorization import Memorization, Probe, mea
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.stats import Scores
 from coalmine.stats.random_guessing import RandomGuessing
