@@ -6,8 +6,7 @@ import numpy as np
 
 from coalmine.claims import Claim
 from coalmine.results import verdict as units
-from coalmine.results.io import envelope
-from coalmine.results.manifest import Manifest
+from coalmine.results.io import envelope, write_manifest
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous
 
@@ -37,7 +36,7 @@ def directory(path, *results, config='[one-shot]\nview = "updates"\n', scores=No
     (path / "result.json").write_text(json.dumps(content))
     for name, (members, nonmembers) in (scores or {}).items():
         np.savez(path / f"scores-{name}.npz", members=members, nonmembers=nonmembers)
-    Manifest.of_files(path).write()
+    write_manifest(path)
     return path
 
 

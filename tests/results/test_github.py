@@ -17,7 +17,7 @@ from coalmine.results import verdict as units
 from coalmine.results.finding import Finding
 from coalmine.results.gate import COLUMNS, judge
 from coalmine.results.ci import annotation_lines, summary
-from coalmine.results.manifest import Manifest
+from coalmine.results.io import write_manifest
 from gate_runs import directory, result
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def test_no_text_from_a_file_is_a_command(tmp_path, run, monkeypatch):
     path = tmp_path / "result.json"
     content = json.loads(path.read_text(encoding="utf-8")) | {"title": command.strip()}
     path.write_text(json.dumps(content), encoding="utf-8")
-    Manifest.of_files(tmp_path).write()
+    write_manifest(tmp_path)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     code, out, err = run("check", str(tmp_path), "--github")
     assert code == 1, err

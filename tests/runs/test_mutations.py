@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.results.manifest import Manifest
+from coalmine.results.io import write_manifest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import mutations
@@ -33,7 +33,7 @@ def test_a_damaged_part_names_itself_and_the_way_out(place, tmp_path, run):
     copy = tmp_path / "run"
     shutil.copytree(place[0], copy)
     (copy / "parts" / "one-shot.json").write_text('{"results": [{"method": 3}]}')
-    Manifest.of_files(copy).write()
+    write_manifest(copy)
     before = mutations.contents(copy)
     code, _, err = run("resume", str(copy))
     assert code == 2

@@ -42,7 +42,7 @@ def check(
     """
     from coalmine.results import ci
     from coalmine.results.gate import COLUMNS, judge
-    from coalmine.results.io import read_run_directory, results_to_dict
+    from coalmine.results.io import read_run_directory, refusing_damage, results_to_dict
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import recompute
 
@@ -53,14 +53,15 @@ def check(
     run = read_run_directory(directory, scores=True)
     with console.busy("recomputing"):
         recomputed = recompute(run)
-    gate = judge(
-        recomputed.results,
-        methods=method or [],
-        views=view or [],
-        max_epsilon=max_epsilon,
-        confidence=confidence,
-        strict=strict,
-    )
+    with refusing_damage(directory):
+        gate = judge(
+            recomputed.results,
+            methods=method or [],
+            views=view or [],
+            max_epsilon=max_epsilon,
+            confidence=confidence,
+            strict=strict,
+        )
     if junit is not None:
         ci.write_junit(gate, run.title, junit)
     if as_json:

@@ -134,7 +134,7 @@ def write_content(content: Mapping[str, Any], directory: Path) -> None:
     """
     results = [{key: value for key, value in result.items() if key != "timing"} for result in content["results"]]
     write_json(directory / RESULT, {**content, "results": results})
-    write_json(directory / MANIFEST, digests(directory))
+    write_manifest(directory)
 
 
 def scores_path(result: Result, directory: Path) -> Path:
@@ -170,6 +170,11 @@ def digests(directory: Path) -> dict[str, str]:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
+
+
+def write_manifest(directory: Path) -> None:
+    """Write the digests of all files as they are now."""
+    write_json(directory / MANIFEST, digests(directory))
 
 
 def check_manifest(directory: Path) -> str:

@@ -106,8 +106,8 @@ def _recomputed(run: SavedRun, result: Result, settings: RunSettings | None) -> 
         setting = getattr(table, term, None)
         if term in terms and setting is not None:
             terms[term] = setting
-    again = method.recompute(replace(result, recipe=terms), siblings)
-    return replace(again, unit=method.unit_of(result), recipe=result.recipe)
+    again = method.recompute(replace(result, recipe=terms, unit=method.unit_of(result)), siblings)
+    return replace(again, recipe=result.recipe)
 
 
 def _missing(run: SavedRun) -> Iterator[str]:
@@ -123,12 +123,12 @@ def _missing(run: SavedRun) -> Iterator[str]:
 
 def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
     """Yield the configured methods and views without a result, and terms that results state otherwise."""
-    summaries = run.content.get("summaries") or {}
     for name, table in settings.methods.items():
+        method = registry.get(name)
         results = [result for result in run.results if result.method == name]
-        if not results and name not in summaries:  # a summary says why there are none
+        if not results and not method.extras:  # phrases that were all inserted give no ε, but a document
             yield f"config.toml has [{name}], but there is no result of it"
-        for view in registry.get(name).views(table) if results else ():
+        for view in method.views(table):
             if view not in {result.view for result in results}:
                 yield f"config.toml has the view {view} of [{name}], but there is no result of it"
     for result in run.results:

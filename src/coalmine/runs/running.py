@@ -26,6 +26,8 @@ from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
 from coalmine.results.directory import PROVENANCE, RunDirectory
 from coalmine.results.io import (
+    MANIFEST,
+    check_manifest,
     envelope,
     provenance,
     read_extras,
@@ -108,6 +110,8 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
         settings, directory = read_run(path), directory or RunDirectory(directory_for(path))
     claim = nullcontext() if directory is None else directory.claimed(settings.to_toml())
     with Termination().watched() as termination, claim:
+        if directory is not None and (directory.path / MANIFEST).is_file():
+            check_manifest(directory.path)  # a finished run is read, not computed again
         return _Run(settings, directory, watch, termination).finished()
 
 
