@@ -15,9 +15,10 @@ from unittest import mock
 from torch import nn
 
 from coalmine import OneShot
+from coalmine.claims import Claim, Poisson
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.strata import StrataEvidence
-from coalmine.simulation import FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
+from coalmine.simulation import FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.data import load
 
 ROUNDS, RATE, BAR = 20, 1.0, 0.03
@@ -59,7 +60,7 @@ def measure(client: LocalTraining) -> None:
     audit = OneShot(dim=dim, rounds=ROUNDS, canaries=50, view="updates", participation="every-round")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
     training = Training(
-        model=model, data=data, rounds=ROUNDS, cohorts=PoissonCohorts(RATE), mechanism=mechanism, audits=[audit],
+        model=model, data=data, rounds=ROUNDS, sampling=Poisson(RATE), mechanism=mechanism, audits=[audit],
         client=client,
     )  # fmt: skip
     checks, whole_audit = Stopwatch(), Stopwatch()
@@ -75,7 +76,7 @@ def measure(client: LocalTraining) -> None:
         start = time.process_time()
         training.run()
         seconds = time.process_time() - start
-        result = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5))
+        result = audit.result(claim=Claim(sampling=audit.participation, noise_multiplier=1.0, delta=1e-5))
     print(f"{dim:,} parameters, {len(data)} clients, {ROUNDS} rounds, {client}: {seconds:.2f} s of CPU time")
     for name, clock in (("checks", checks), ("whole audit", whole_audit)):
         print(f"{name}: {clock.seconds:.3f} s, {clock.seconds / seconds:.1%} (bar {BAR:.0%})")

@@ -30,8 +30,9 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from coalmine import OneShot
+from coalmine.claims import FixedSize
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
-from coalmine.simulation import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.data import FederatedData, Task
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "flower"))
@@ -70,7 +71,7 @@ def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: Fed
         model=task.build(),
         data=data or federation(clients),
         rounds=rounds,
-        cohorts=FixedSizeCohorts(clients),
+        sampling=FixedSize(clients),
         client=LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=5, batch_size=None),
         mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=0.0),
         server=SGD(learning_rate=rate),

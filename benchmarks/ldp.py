@@ -19,14 +19,13 @@ from torch import nn
 
 from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.black_box import BlackBox, play
-from coalmine.methods.ldp.crafters import CRAFTERS, Collusion, crafter_named
-from coalmine.methods.ldp.crafting import craft, rule_of
-from coalmine.methods.ldp.estimates import estimates
-from coalmine.methods.ldp.pair import Pair
-from coalmine.methods.ldp.trials import Crafted, white_box
+from coalmine.methods.ldp.crafters import CRAFTERS, Collusion, Pair, crafter_named, rule_of
+from coalmine.methods.ldp.distinguishers import Crafted, white_box
+from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation import models
+from coalmine.simulation.client import tensors
 from coalmine.simulation.data import load
-from coalmine.simulation.data.federated import Examples, FederatedData, Task
+from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
 
@@ -106,7 +105,7 @@ def speed(data: FederatedData, measurements: int) -> None:
     task, examples = data.task, data.pooled()
     name = models.default_model(task)
     model = models.build(name, task)
-    pair = Pair.of(Examples(examples.inputs[:2], examples.targets[:2]), task)
+    pair = Pair(*tensors(examples[np.arange(2)], task), task)
     malicious = Collusion().prepare(model, examples, pair, np.random.default_rng(0))
     loops: dict[bool, list[float]] = {False: [], True: []}
     for crafter in CRAFTERS:
@@ -142,13 +141,13 @@ def speed(data: FederatedData, measurements: int) -> None:
 def black_box_ways(data: FederatedData, trials: int = 2000) -> None:
     """Time black-box trials on lines against the plain way, with the crafters that compare losses."""
     task, examples = data.task, data.pooled()
-    pair = Pair.of(Examples(examples.inputs[:2], examples.targets[:2]), task)
+    pair = Pair(*tensors(examples[np.arange(2)], task), task)
     print("\n| model | plain, µs per trial | on lines, µs per trial | speedup |\n|---|---|---|---|")
     for name in (models.default_model(task), "mlp"):
         model = models.build(name, task)
         crafters = [crafter_named(crafter) for crafter in CRAFTERS if crafter not in ("collusion", "dummy-gradient")]
         others = np.empty((0, parameter_vector(model).numel()), np.float32)
-        crafted = [Crafted(*craft(c, model, pair), model, pair, rule_of(c), others) for c in crafters]
+        crafted = [Crafted(*c(model, pair), model, pair, rule_of(c), others) for c in crafters]
         seconds = {}
         for plain in (True, False):
             games = [

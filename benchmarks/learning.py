@@ -15,15 +15,13 @@ import time
 import numpy as np
 
 from coalmine import noise_for
-from coalmine.claims import Poisson
+from coalmine.claims import FixedSize, Poisson
 from coalmine.simulation import (
     SGD,
     Adam,
     FixedClipping,
-    FixedSizeCohorts,
     LocalTraining,
     Mechanism,
-    PoissonCohorts,
     Training,
     models,
 )
@@ -41,7 +39,7 @@ def mnist(workers: int) -> Training:
         test=data.test,
         rounds=100,
         evaluate_every=20,
-        cohorts=FixedSizeCohorts(50),
+        sampling=FixedSize(50),
         client=LocalTraining(optimizer=SGD(learning_rate=0.2), epochs=2, batch_size=10),
         server=SGD(learning_rate=1.0),
         workers=workers,
@@ -58,7 +56,7 @@ def mnist_private(workers: int) -> Training:
         test=data.test,
         rounds=rounds,
         evaluate_every=20,
-        cohorts=PoissonCohorts(q),
+        sampling=Poisson(q),
         client=LocalTraining(optimizer=SGD(learning_rate=0.1), batch_size=5),
         mechanism=Mechanism(clipping=FixedClipping(0.1), noise_multiplier=noise),
         server=SGD(learning_rate=3.0, momentum=0.9),
@@ -75,7 +73,7 @@ def shakespeare(workers: int) -> Training:
         test=_test_users(data),
         rounds=150,
         evaluate_every=30,
-        cohorts=FixedSizeCohorts(10),
+        sampling=FixedSize(10),
         client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=8),
         server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,
@@ -91,7 +89,7 @@ def stackexchange(workers: int) -> Training:
         test=_test_users(data),
         rounds=150,
         evaluate_every=30,
-        cohorts=FixedSizeCohorts(20),
+        sampling=FixedSize(20),
         client=LocalTraining(optimizer=SGD(learning_rate=0.5), batch_size=16),
         server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,

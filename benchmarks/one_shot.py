@@ -28,11 +28,12 @@ import numpy as np
 import torch
 
 from coalmine import OneShot, plan
+from coalmine.claims import Claim, EveryRound
 from coalmine.errors import CanaryWarning
 from coalmine.methods.one_shot.costs import step_left
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Release
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.settings import TrainingSettings
@@ -63,7 +64,7 @@ def overhead(clients: int = 20, rounds: int = 20) -> None:
             model=model,
             data=data,
             rounds=rounds,
-            cohorts=ShuffledCohorts(1),
+            sampling=EveryRound(),
             client=LocalTraining(optimizer=SGD(learning_rate=0.1)),
             mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=0.5),
             audits=[audit],
@@ -206,7 +207,7 @@ def _half_the_noise(
             audit.observe(Release(t, "update", update, divisor=divisor))
         elif t == rounds - 1:
             audit.observe(Release(t, "model", model))
-    test = audit.result(claim=audit.claim(noise_multiplier=noise, delta=1e-5)).claim_test
+    test = audit.result(claim=Claim(sampling=audit.participation, noise_multiplier=noise, delta=1e-5)).claim_test
     return test is not None and test.refuted
 
 

@@ -140,7 +140,7 @@ def training_row(share: float, seeds: int) -> str:
 
     from coalmine import OneShot
     from coalmine.results.result import refutes as bound_refutes
-    from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, models
+    from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
     from coalmine.simulation.data import load
 
     digits, noise, rounds = load("digits", partition="iid:150"), 2.0, 40
@@ -156,7 +156,7 @@ def training_row(share: float, seeds: int) -> str:
             model=module,
             data=digits.train,
             rounds=rounds,
-            cohorts=PoissonCohorts(0.5),
+            sampling=Poisson(0.5),
             client=LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=1, batch_size=5),
             mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=noise * share),
             server=SGD(learning_rate=0.5),
@@ -165,7 +165,7 @@ def training_row(share: float, seeds: int) -> str:
         )
         training.run()
         for audit in audits:
-            result = audit.result(claim=audit.claim(noise_multiplier=noise, delta=DELTA))
+            result = audit.result(claim=Claim(sampling=audit.participation, noise_multiplier=noise, delta=DELTA))
             by_test += result.refuted
             by_bound += bound_refutes(result.bound.epsilon, DELTA, result.claim)
             runs += 1

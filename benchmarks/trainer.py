@@ -40,9 +40,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from coalmine.claims import FixedSize
 from coalmine.errors import InputError
 from coalmine.seeds import generator
-from coalmine.simulation import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, flat
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
@@ -158,8 +159,8 @@ class Workload:
 
     def trainings(self, data: FederatedData) -> Callable[..., Training]:
         """Return a factory of trainings in which every client takes part in every round."""
-        cohorts = FixedSizeCohorts(self.clients)
-        return partial(Training, model=self.module(), data=data, client=self.client, cohorts=cohorts, seed=SEED)
+        cohorts = FixedSize(self.clients)
+        return partial(Training, model=self.module(), data=data, client=self.client, sampling=cohorts, seed=SEED)
 
     def module(self) -> nn.Module:
         """Return the model as coalmine trains it."""

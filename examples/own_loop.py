@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from coalmine import Contribution, OneShot, Release, Result
+from coalmine import Claim, Contribution, OneShot, Release, Result
 
 ROUNDS, CLIP, NOISE, LEARNING_RATE, DELTA = 10, 0.5, 3.16, 0.5, 1e-5
 BUGS = ("half-noise", "forgotten-noise", "no-clipping")
@@ -46,7 +46,7 @@ def audited_training(seed: int = 0, bug: str | None = None) -> Result:
         average = (total / divisor).astype(np.float32)
         nn.utils.vector_to_parameters(torch.from_numpy(flat(model) + LEARNING_RATE * average), model.parameters())
         audit.observe(Release(round=t, kind="update", vector=average, divisor=divisor))  # 2. the adversary's view
-    return audit.result(claim=audit.claim(noise_multiplier=NOISE, delta=DELTA))  # 3. the verdict
+    return audit.result(claim=Claim(noise_multiplier=NOISE, delta=DELTA))  # 3. the verdict
 
 
 def planted_sum(planted: Contribution, clip: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -10,17 +10,21 @@ from torch import nn
 from coalmine.config import settings_from_texts
 from coalmine.methods import registry
 from coalmine.methods.ldp.audit import Ldp
-from coalmine.methods.ldp.crafters import Benign
-from coalmine.methods.ldp.crafting import craft
-from coalmine.methods.ldp.pair import Pair
-from coalmine.methods.ldp.trials import Crafted
+from coalmine.methods.ldp.crafters import Benign, Pair
+from coalmine.methods.ldp.distinguishers import Crafted
 from coalmine.simulation import models
+from coalmine.simulation.client import tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import Examples, Task
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 IMAGES = Task(input_shape=(1, 24, 24), classes=3)
+
+
+def pair_of(inputs, targets, task):
+    """The first two examples of arrays, as tensors."""
+    return Pair(*tensors(Examples(inputs[:2], targets[:2]), task), task)
 
 
 def crafted(first, second, *, rule="loss-falls", module=None, pair=None, others=None):
@@ -49,8 +53,8 @@ def benign_images(rule="larger-change", module=None):
     """Two images and their gradients in a small network."""
     rng = np.random.default_rng(0)
     module = module or models.build("ldp-cnn", IMAGES)
-    pair = Pair.of(Examples(rng.random((2, 1, 24, 24)).astype(np.float32), np.array([0, 2])), IMAGES)
-    return crafted(*craft(Benign(), module, pair), rule=rule, module=module, pair=pair)
+    pair = pair_of(rng.random((2, 1, 24, 24)).astype(np.float32), np.array([0, 2]), IMAGES)
+    return crafted(*Benign()(module, pair), rule=rule, module=module, pair=pair)
 
 
 def digits_audit(**settings):

@@ -19,8 +19,8 @@ from coalmine.testing import assert_private
         ("noise=1,rounds=0", "rounds of a claim .* at least 1, got 0"),
         ("noise=inf", "must be finite, got 'noise=inf'"),
         ("epsilon=inf", "must be finite"),
-        ("noise=1,rounds=5,noise=2", "state noise once"),
-        ("epsilon=3,epsilon=3", "state epsilon once"),
+        ("noise=1,rounds=5,noise=2", "must look like"),
+        ("epsilon=3,epsilon=3", "must look like"),
         ("four", "must look like .* epsilon=8, got 'four'"),
     ],
 )

@@ -24,7 +24,7 @@ NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "n
         ("simultaneous-bound", 6),
         ("anytime", 5),
         ("claim-test", 7),
-        ("claim", 8),
+        ("claims", 8),
         ("one-shot", 10),
         ("checks", 8),
         ("results", 8),

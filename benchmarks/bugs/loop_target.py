@@ -37,7 +37,7 @@ def clipped(update: Array, norm: float = CLIP) -> Array:
 
 def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct loop."""
-    return Claim(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, sampling=audit.participation, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)

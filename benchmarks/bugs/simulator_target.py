@@ -65,7 +65,7 @@ class Liar(Poisson):
 
 def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct training."""
-    return Claim(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, sampling=audit.participation, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)

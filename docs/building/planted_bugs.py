@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 import coalmine as cm
-from coalmine.claims import Claim
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 LAYERS = {"fc1.weight": 2_000, "fc1.bias": 100, "fc2.weight": 890, "fc2.bias": 10}
@@ -40,7 +39,7 @@ def cohort(t: int) -> Vector:
 
 def claim(audit: cm.OneShot) -> cm.Claim:
     """Return what the accountant says."""
-    return Claim(noise_multiplier=NOISE, delta=1e-5)
+    return cm.Claim(noise_multiplier=NOISE, sampling=audit.participation, delta=1e-5)
 
 
 def trained(

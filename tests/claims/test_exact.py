@@ -231,7 +231,7 @@ def test_no_noise_is_needed_for_no_rounds_or_an_infinite_epsilon():
 @pytest.mark.parametrize("noise", [0.5, 2.0, 20.0])
 @pytest.mark.parametrize("rounds", [1, 500])
 def test_grids_of_privacy_losses_reach_far_enough_and_are_fine_enough(noise, rounds):
-    event, neighbors = EveryRound().event(noise, rounds)
+    event, neighbors = EveryRound().event([(noise, rounds)])
     extent, mu = extent_of(event, neighbors), math.sqrt(rounds) / noise
     assert gaussian_delta(extent, mu) <= 1e-15
     assert extent <= extent_of(event, neighbors, quickly=True) <= 2 * extent

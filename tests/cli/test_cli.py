@@ -89,7 +89,7 @@ def test_account_prints_the_secret_sharer_papers_settings(run):
         "1e-7",
     )
     _, out, _ = run(*arguments, "--json")
-    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theories"]}
+    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["claims"]}
     assert epsilon["pld"] == pytest.approx(2.8113, abs=5e-3)
     assert epsilon["rdp"] == pytest.approx(3.1696, abs=5e-3)
     code, out, _ = run(*arguments)
@@ -111,16 +111,16 @@ def test_account_gives_the_secret_sharer_papers_epsilons(run, rounds, printed):
         "1e-7",
         "--json",
     )
-    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theories"]}
+    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["claims"]}
     assert round(epsilon["rdp-mironov"], 1) == printed
 
 
 def test_account_finds_noise_and_local_epsilons(run):
     _, out, _ = run("account", "--epsilon", "4.377178", "--json")
-    noise = {t["accountant"]: t["noise_multiplier"] for t in json.loads(out)["theories"]}
+    noise = {t["accountant"]: t["noise_multiplier"] for t in json.loads(out)["claims"]}
     assert noise["pld"] == pytest.approx(1.0, rel=2e-3)
     _, out, _ = run("account", "--local-epsilon", "0.5", "--rounds", "4", "--delta", "0", "--json")
-    assert json.loads(out)["theories"][0]["epsilon"] == 2.0
+    assert json.loads(out)["claims"][0]["epsilon"] == 2.0
     _, out, _ = run("account", "--noise-multiplier", "0")
     assert "ε is infinite" in out
 

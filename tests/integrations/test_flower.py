@@ -156,7 +156,8 @@ def test_accounted_mode_works_with_two_views():
     train(strategy, [audit, final])
     spent = strategy.privacy_spent()
     assert spent.num_releases == ROUNDS
-    assert audit.claim(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
+    claim = Claim(noise_multiplier=2.0, delta=1e-5, accountant="rdp")
+    assert audit.tested_claim(claim).epsilon == pytest.approx(spent.epsilon)
     for seen in (audit, final):
         result = seen.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
         assert not result.refuted

@@ -13,7 +13,7 @@ opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip inst
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer
 
 from coalmine import Canife, OneShot
-from coalmine.claims import Claim, EveryRound, Poisson, scheduled_epsilon
+from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries, steps
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -126,7 +126,7 @@ def test_a_correct_training_is_not_refuted_and_one_with_a_bug_is(kind, refuted):
     for result in audit.results(delta=1e-5):
         assert result.refuted is refuted
         assert result.bound.method == "exact-null"
-        assert (result.claim.sampling, result.claim.rounds) == ("every-round", 2 * BATCHES)
+        assert (result.claim.sampling, result.claim.rounds) == (EveryRound(), 2 * BATCHES)
 
 
 class NoNoiseOnOneBias(DPOptimizer):
@@ -215,7 +215,7 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     assert updates.claim == final.claim
     assert updates.claim.epsilon == private.engine.get_epsilon(1e-5)
     assert updates.claim.accountant == "opacus-prv"
-    assert updates.claim.sampling == f"poisson:{1 / BATCHES}"
+    assert updates.claim.sampling == Poisson(1 / BATCHES)
     assert updates.metrics["own_epsilon"] == pytest.approx(expected)
     assert updates.claim.epsilon == pytest.approx(expected, abs=0.03)
     assert not [warning for warning in updates.warnings if "too few to check" not in warning]
@@ -259,7 +259,7 @@ def test_a_shuffling_loader_gives_a_warning_and_is_accounted_without_amplificati
     result = audit.results(delta=1e-5)[0]
     assert any("what is proved is ε" in w and "at-most:2" in w for w in result.warnings)
     assert result.metrics["own_epsilon"] > result.claim.epsilon == private.engine.get_epsilon(1e-5)
-    assert result.config["participation"] == "Epochs(epochs=2)"
+    assert result.config["participation"] == "epochs:2"
 
 
 def test_changing_noise_is_composed():
@@ -269,7 +269,7 @@ def test_changing_noise_is_composed():
         private.optimizer.noise_multiplier = 4.0 if i < 4 else 8.0
         private.step(*batch)
     (result,) = audit.results(delta=1e-5)
-    accountants = scheduled_epsilon([(4.0, 4), (8.0, 4)], sampling=EveryRound(), delta=1e-5)
+    accountants = Claim(noise_schedule=[(4.0, 4), (8.0, 4)], delta=1e-5).epsilon
     assert result.claim.epsilon == pytest.approx(accountants, rel=1e-3)  # pld rounds up, the closed form does not
     assert result.claim.noise_multiplier is None
 

@@ -1,7 +1,6 @@
 """Parts of the claim test and of canary evidence, one at a time, against loops and closed forms."""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -238,8 +237,8 @@ def test_rough_epsilon_is_that_of_the_pooled_deviation():
 
 def test_a_client_is_replaced_in_one_step_or_in_two_if_the_claim_is_for_adding_and_removing():
     assert neighbors_apart(3, None) == 3
-    assert neighbors_apart(3, replace(CLAIM, adjacency="add-or-remove-one")) == 6
-    assert neighbors_apart(3, replace(CLAIM, adjacency="replace-one")) == 3
+    assert neighbors_apart(3, CLAIM.replace(adjacency="add-or-remove-one")) == 6
+    assert neighbors_apart(3, CLAIM.replace(adjacency="replace-one")) == 3
 
 
 def test_normality_metrics_are_those_of_the_test():

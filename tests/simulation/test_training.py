@@ -742,13 +742,6 @@ def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
     assert run.kernel == "Loop"
 
 
-def test_a_client_scheduled_m_times_in_a_round_counts_as_m_squared_rounds():
-    for cohort, times in (([0, 0, 0, 1], 9), ([0, 1], 1)):
-        run = training(sampling=Scheduled([cohort]), rounds=1)
-        expected = claims.Claim(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
-        assert run.claim(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
-
-
 def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
     small, large = Spy(View("update")), Spy(View("update"))
     mechanism = Mechanism(clipping=FixedClipping(1e-6), noise_multiplier=1.0, weighting=WeightsBySize(50))
@@ -815,5 +808,5 @@ def test_an_empty_round_leaves_an_adaptive_clip_norm_alone():
 
 
 def test_a_schedule_of_broken_numbers_is_refused():
-    with pytest.raises(InputError, match="a client of the schedule must be a whole number"):
+    with pytest.raises(InputError, match="a participant in the schedule must be a whole number"):
         Scheduled([[0.7, 1.9]])

@@ -51,7 +51,7 @@ class Sampling:
 
     def __str__(self) -> str:
         values = (getattr(self, field.name) for field in fields(self))
-        text = "/".join(f"{value!r}" for value in values if value is not None)
+        text = "/".join(f"{value}" for value in values if value is not None)
         return f"{self.name}:{text}" if text else self.name
 
     @property
@@ -86,7 +86,7 @@ class Sampling:
         return self
 
     def exposures(self, count: int, rounds: int) -> int:
-        """Return the most rounds that anybody can take part in; m times in one round count as m²."""
+        """Return the most rounds that anybody can take part in."""
         return rounds
 
     # Accounting
@@ -443,14 +443,11 @@ class Last(AtMost):
 class Scheduled(Sampling):
     """An explicit schedule, which the adversary may know.
 
-    A client listed m times in a round moves the sum by m clip norms. The accounting counts this as m² rounds, since the
-    Gaussian mechanism composed m² times is the same.
-
     Args:
-        rounds: For each round, who takes part.
+        rounds: For each round, who takes part, each at most once.
 
     Raises:
-        InputError: If a participant is not a whole number.
+        InputError: If a participant is not a whole number, or listed twice in a round.
 
     Example:
         >>> str(Scheduled([[0, 1], [1], []]).accounted(count=2, rounds=3))
@@ -466,6 +463,9 @@ class Scheduled(Sampling):
             tuple(check_count("a participant in the schedule", who, least=0) for who in cohort)
             for cohort in self.rounds
         )
+        for number, cohort in enumerate(checked):
+            if len(set(cohort)) < len(cohort):
+                raise InputError(f"round {number} of the schedule lists somebody twice: list each at most once")
         object.__setattr__(self, "rounds", checked)
 
     def __str__(self) -> str:
@@ -494,7 +494,7 @@ class Scheduled(Sampling):
         """Count from the schedule."""
         exposures = np.zeros(count, dtype=np.int64)
         for cohort in self.rounds[:rounds]:
-            exposures += np.bincount(np.asarray(cohort, dtype=np.int64), minlength=count) ** 2
+            exposures += np.bincount(np.asarray(cohort, dtype=np.int64), minlength=count)
         return max(1, int(exposures.max(initial=1)))
 
     def accounted(self, count: int, rounds: int) -> Sampling:

@@ -253,15 +253,16 @@ def print_method(method: type[Method], results: MethodResults) -> None:
 
 def _print_result(result: Result) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
-    from coalmine.results.summary import evidence_sentences
+    from coalmine.results.summary import evidence_sentences, plural
 
     console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     claim = result.claim
     if claim is not None:
-        rounds = "1 round" if claim.rounds == 1 else f"{claim.rounds:,} rounds"
+        terms = claim.accountant
+        if claim.rounds is not None:  # an ε that was stated says nothing about them
+            terms += f", {claim.sampling}, {plural(claim.rounds, 'round')}"
         console.print_sentence(
-            f"Claim: ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for {result.unit.name} ({claim.accountant}, "
-            f"{claim.sampling}, {rounds})."
+            f"Claim: ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for {result.unit.name} ({terms})."
         )
 
 

@@ -73,7 +73,7 @@ def estimate(
     Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
-    from coalmine.claims.claim import parse_claim
+    from coalmine.claims.claim import Claim, parse_claim
     from coalmine.results.claim_test import check_claim
     from coalmine.results.gate import judge
     from coalmine.results.io import results_to_dict
@@ -100,7 +100,8 @@ def estimate(
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
     sides: Scores | None = None
     ceiling: float | None = None
-    claim, test, warnings = None, None, list[str]()
+    tested: Claim | None = None
+    test, warnings = None, list[str]()
     if counts is not None:
         cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
         estimates = stats.estimates_from_counts(cells, **terms, methods=method)
@@ -116,11 +117,11 @@ def estimate(
         with console.busy("reading and testing the scores"):
             estimates, sides, ceiling = _from_file(scores, (score_column, member_column), null, terms, options)
             if claim is not None:
-                claim = parse_claim(claim, delta=delta)
+                tested = parse_claim(claim, delta=delta)
                 test = check_claim(
                     sides.members,
                     sides.nonmembers,
-                    claim,
+                    tested,
                     null=sides.null,
                     confidence=confidence,
                     design=design,
@@ -140,7 +141,7 @@ def estimate(
         estimates=estimates,
         scores=sides,
         null=null,
-        claim=claim,
+        claim=tested,
         claim_test=test,
         ceiling=ceiling,
         warnings=warnings,

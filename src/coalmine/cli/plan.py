@@ -66,7 +66,7 @@ def plan(
         planned.save_figure(figure)
     if as_json:
         claim = planned.claim.to_dict()
-        console.print_json(envelope([], theories=[claim], plan=planned.to_dict(), summary=planned.summary))
+        console.print_json(envelope([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))
         return
     title = f"canaries that detect less than the claimed noise ({planned.test} test, view {planned.view})"
     console.print_table(Table(title, *planned.cells()))

@@ -153,7 +153,10 @@ class Subject:
     def sampling(self) -> str:
         """The sampling in words; empty if unknown."""
         claim = self.claim
-        text = str(self.config.get("cohort") or "") if claim is None else str(claim.sampling or "")
+        if claim is None:
+            text = str(self.config.get("cohort") or "")
+        else:  # an ε that was stated says nothing about the sampling
+            text = "" if claim.rounds is None else str(claim.sampling or "")
         if claim is not None and claim.local_epsilon is not None:
             return ""
         name, _, value = text.partition(":")

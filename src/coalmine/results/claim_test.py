@@ -156,7 +156,7 @@ def check_claim(
         >>> test.verdict.value, round(claim.epsilon, 1), test.noise_at_most < 0.8
         ('refuted', 8.0, True)
     """
-    check_kind("claim", claim, Claim, "a Claim, as audit.claim(...) or coalmine.Claim(...) return")
+    check_kind("claim", claim, Claim, "a coalmine.Claim")
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     alpha = 1 - check_confidence(confidence)
     if claim.epsilon == math.inf:

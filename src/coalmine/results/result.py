@@ -507,7 +507,7 @@ def common_delta(delta: float | None, claim: Claim | None) -> float:
     """
     if claim is None:
         return 1e-5 if delta is None else delta
-    check_kind("claim", claim, Claim, "a Claim, as audit.claim(...) or coalmine.Claim(...) return")
+    check_kind("claim", claim, Claim, "a coalmine.Claim")
     if delta is not None and delta != claim.delta:
         raise InputError(
             f"delta = {delta:g} differs from the claim's delta = {claim.delta:g}: state both at the same δ"

@@ -61,6 +61,7 @@ class Training(Rounds):
         InputError: If the arguments do not fit each other, or the model cannot be trained privately.
 
     Example:
+        >>> from coalmine import Poisson
         >>> from coalmine.simulation import FixedClipping, models
         >>> from coalmine.simulation.data import load
         >>> splits = load("digits")

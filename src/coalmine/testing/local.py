@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Bools, Floats
 from coalmine.errors import check_count, check_number
 from coalmine.protocol import Vector
-from coalmine.stats import Estimate
+from coalmine.stats import Estimate, SequentialBound
 from coalmine.testing.claims import (
     FALSE_ALARM_RATE,
     check_can_fail,
@@ -19,6 +20,11 @@ from coalmine.testing.claims import (
     judged,
     share_of_cases,
 )
+
+if TYPE_CHECKING:
+    from coalmine.methods.ldp.distinguishers import Trials
+
+_LEAST_DIM = 16  # in fewer dimensions the length of a report is mostly the part that tells
 
 
 def assert_locally_private(
@@ -71,10 +77,8 @@ def assert_locally_private(
     """
     __tracebackhide__ = True
     from coalmine.claims import Claim, EveryRound
-    from coalmine.methods.ldp.claim import LocalClaimTest
-    from coalmine.methods.ldp.estimates import estimates, shared_bound
-    from coalmine.methods.ldp.games import GAMES, play, until_refuted
-    from coalmine.methods.ldp.trials import Trials
+    from coalmine.methods.ldp.distinguishers import Trials
+    from coalmine.methods.ldp.lower_bounds import estimates, local_p_value, shared_bound
     from coalmine.simulation.mechanisms.user import OwnMechanism
 
     # Replacing a gradient by its opposite moves it by twice its norm.
@@ -97,26 +101,76 @@ def assert_locally_private(
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
     if stop_when_refuted:
-        most = until_refuted(perfect, sent, claim=claim, delta=delta, confidence=confidence).lower(confidence)
+        most = _until_refuted(perfect, sent, claim=claim, delta=delta, confidence=confidence).lower(confidence)
         check_can_fail(most, claim, f"{trials:,} trials")
         scores = (float(randomized(gradient if first else -gradient) @ gradient) for first in sent)
-        sequential = until_refuted(scores, sent, claim=claim, delta=delta, confidence=confidence)
+        sequential = _until_refuted(scores, sent, claim=claim, delta=delta, confidence=confidence)
         how = f"{sequential.trials:,} trials in {dim:,} dimensions, seed {seed}"
         return judged(sequential.estimate(confidence), claim, false_alarm_rate, how)
-    confidence = 1 - (1 - confidence) / len(GAMES)  # each game has its share of the rate
+    confidence = 1 - (1 - confidence) / 2  # each of two games has its share of the rate
     most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
     if halved is None:  # a curve takes far fewer trials
         check_can_fail(most, claim, f"{trials:,} trials")
     bounds = []
-    for where, game in play(randomized, gradient, sent, rng=rng):
+    for where, game in two_games(randomized, gradient, sent, rng=rng):
         how = f"{trials:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
         bounds.append(judged(estimates([game], delta=delta, confidence=confidence)[0], claim, false_alarm_rate, how))
         if halved is not None:
             stated = Claim(noise_multiplier=halved, sampling=EveryRound(), rounds=1, delta=delta)
-            p_value = LocalClaimTest([game], stated).p_value(1.0)
+            p_value = local_p_value([game], stated)
             if p_value <= 1 - confidence:
                 raise AssertionError(
                     f"The claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
                     f"A correct mechanism fails this test in at most {share_of_cases(false_alarm_rate)} ({how})."
                 )
     return max(bounds, key=lambda bound: bound.epsilon)
+
+
+def two_games(
+    randomize: Callable[[Vector], Floats], gradient: Vector, sent: Bools, *, rng: np.random.Generator
+) -> Iterator[tuple[str, Trials]]:
+    """Yield where each game is played, and its trials; the second game has as many as the first.
+
+    The first game is played along a random direction, the second along the coordinate that the reports of the first
+    give away most. Given the first, the second has a fixed direction and coins of its own, so each has a valid bound.
+
+    Args:
+        randomize: The mechanism.
+        gradient: What trials of the first game send, with the sign of their coin.
+        sent: Whether each trial sends the gradient itself.
+        rng: Source of the other coins.
+    """
+    from coalmine.methods.ldp.distinguishers import Trials
+
+    reports, scores = _played(randomize, gradient, sent)
+    yield "a random direction", Trials(scores, sent)
+    first, second = reports[sent], reports[~sent]
+    spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
+    difference = np.abs(first.mean(axis=0) - second.mean(axis=0))
+    coordinate = int(np.argmax(difference / np.maximum(spread, 1e-12)))
+    along = np.where(np.arange(gradient.size) == coordinate, np.linalg.norm(gradient), 0.0).astype(np.float32)
+    coins = rng.random(sent.size) < 0.5
+    _, scores = _played(randomize, along, coins)
+    yield f"coordinate {coordinate}", Trials(scores, coins)
+
+
+def _played(randomize: Callable[[Vector], Floats], gradient: Vector, sent: Bools) -> tuple[Floats, Floats]:
+    """Return the report of each trial, ``(trials, dim)``, and its score."""
+    reports = np.stack([randomize(gradient if first else -gradient) for first in sent]).astype(np.float64)
+    scores = reports @ gradient.astype(np.float64)
+    if gradient.size >= _LEAST_DIM:
+        # Unlike products with the gradient, cosines are extreme where noise lacks.
+        scores /= np.maximum(np.linalg.norm(reports, axis=1), 1e-300)
+    return reports, scores
+
+
+def _until_refuted(
+    scores: Iterable[float], sent: Bools, *, claim: float, delta: float, confidence: float
+) -> SequentialBound:
+    """Return the bound when it first exceeds the claim, or after all trials."""
+    bound = SequentialBound(delta=delta, claim=claim)
+    for score, first in zip(scores, sent, strict=True):
+        bound.update(bool(first), score)
+        if bound.refuted(confidence):
+            break
+    return bound

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.audit import VIEWS, Ldp
+from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.crafters import (
     CRAFTERS,
     Benign,
@@ -16,6 +16,7 @@ from coalmine.methods.ldp.crafters import (
     InputPerturbation,
     crafter_named,
 )
+from coalmine.methods.ldp.settings import VIEWS
 from coalmine.results.verdict import REPORT
 from coalmine.results.verdict import Verdict
 from coalmine.simulation import models
@@ -134,7 +135,6 @@ def test_bounds_stay_valid_under_a_projection_onto_a_small_ball():
         ({"trials": 1}, "trials .*at least 2, got 1"),
         ({"trials": 2.5}, "trials .*got 2.5"),
         ({"measurements": 0}, "measurements .*at least 1, got 0"),
-        ({"measurements": 10**6}, "trials × measurements .*1,000,000,000, got 2,000,000,000"),
         ({"clients": 0}, "clients .*at least 1, got 0"),
         ({"crafters": []}, "crafters .*empty"),
         ({"views": ["gray-box"]}, 'unknown view "gray-box".*black-box'),

@@ -11,11 +11,9 @@ from scipy import special, stats
 from torch import nn
 
 from coalmine.methods.ldp.black_box import BlackBox, play
-from coalmine.methods.ldp.crafters import DummyGradient
-from coalmine.methods.ldp.crafting import craft
-from coalmine.methods.ldp.estimates import estimates
-from coalmine.methods.ldp.pair import Pair
-from coalmine.methods.ldp.trials import Plane, white_box
+from coalmine.methods.ldp.crafters import DummyGradient, Pair
+from coalmine.methods.ldp.distinguishers import white_box
+from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
@@ -28,7 +26,7 @@ def test_signs_of_the_parameter_change_find_the_dummy_gradient_as_often_as_theor
     module = nn.Linear(40, 50)
     task = Task(input_shape=(40,), classes=50)
     pair = Pair(torch.zeros(2, 40), torch.zeros(2, dtype=torch.long), task)
-    gradients = crafted(*craft(DummyGradient(), module, pair), rule="signs", module=module, pair=pair)
+    gradients = crafted(*DummyGradient()(module, pair), rule="signs", module=module, pair=pair)
     game = BlackBox(gradients, LDPSGD(epsilon=4.0), LDPServer(), np.random.default_rng(0))
     play([game], 20_000, 0)
     guesses = game.trials()["black-box"].guesses
@@ -94,10 +92,10 @@ def test_parameters_among_three_clients_reveal_what_an_independent_sum_of_report
         honest = np.where(rng.random(count) < math.exp(epsilon) / (1 + math.exp(epsilon)), 1, -1)
         return (np.sign(np.sum(v * gradients, axis=1)) * towards * honest)[:, None] * v
 
-    members, plane, mechanism = rng.random(count) < 0.5, Plane.of(gradients), LDPSGD(epsilon=epsilon)
+    members, mechanism = rng.random(count) < 0.5, LDPSGD(epsilon=epsilon)
     total = report(np.where(members[:, None], first, second))
     total += sum(report(np.repeat(other[None], count, axis=0)) for other in others)
-    expected = plane.log_ratio(total @ plane.basis, mechanism, dim, 3)
+    expected = gradients.log_ratio(total @ gradients.plane[0], mechanism, 3)
     for server in (LDPServer(), LDPServer(scaling="printed", learning_rate=1.0)):
         game = BlackBox(gradients, mechanism, server, np.random.default_rng(1), ["parameter-change"])
         play([game], count, 2)

@@ -7,13 +7,11 @@ import pytest
 from scipy import special, stats
 
 from coalmine.claims import Claim, EveryRound
-from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
-from coalmine.methods.ldp.trials import Trials
-from coalmine.results.claim_test import POWER
+from coalmine.methods.ldp.distinguishers import Trials
+from coalmine.methods.ldp.lower_bounds import _rates_p_value, check_local_claim, local_p_value, trials_needed
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.user import OwnMechanism
-from coalmine.stats import SequentialBound, epsilon_from_counts
-from coalmine.stats.sequential_power import reaches_power
+from coalmine.stats import epsilon_from_counts
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
 
@@ -72,7 +70,7 @@ def test_the_p_value_of_rates_is_the_level_at_which_their_bound_crosses_the_clai
 def test_a_true_local_claim_is_rarely_refuted(draw, claim):
     """300 audits: 5% and 3.5 standard errors are 9.4%."""
     rng = np.random.default_rng(1)
-    refuted = [LocalClaimTest(draw(rng), claim).p_value(1.0) <= 0.05 for _ in range(300)]
+    refuted = [local_p_value(draw(rng), claim) <= 0.05 for _ in range(300)]
     assert np.mean(refuted) <= 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 300)
 
 
@@ -88,33 +86,31 @@ def test_power_is_the_share_of_audits_that_refute_by_their_guesses(trials, epsil
 
 def test_the_verdict_follows_from_power_and_not_from_the_size_of_the_bound():
     rng = np.random.default_rng(3)
-    enough = LocalClaimTest([randomized_response(rng, 150, 1.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
+    enough = check_local_claim([randomized_response(rng, 150, 1.0)], Claim(epsilon=1.0, delta=0.0), confidence=0.95)
     assert enough.verdict is Verdict.NOT_REFUTED
     assert 0.5 <= enough.detectable_noise < 0.7
-    few = LocalClaimTest([randomized_response(rng, 30, 1.0)], Claim(epsilon=1.0, delta=0.0))
-    assert few.result(confidence=0.95).verdict is Verdict.TOO_WEAK
-    assert 40 <= few.trials_needed(0.95) <= 150
-    blind = LocalClaimTest([gaussian(rng, 500, 0.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
+    few, claim = [randomized_response(rng, 30, 1.0)], Claim(epsilon=1.0, delta=0.0)
+    assert check_local_claim(few, claim, confidence=0.95).verdict is Verdict.TOO_WEAK
+    assert 40 <= trials_needed(few, claim, 0.95) <= 150
+    blind = check_local_claim([gaussian(rng, 500, 0.0)], Claim(epsilon=1.0, delta=0.0), confidence=0.95)
     assert blind.verdict is Verdict.TOO_WEAK
-    double = LocalClaimTest([randomized_response(rng, 150, 2.0)], Claim(epsilon=1.0, delta=0.0)).result(confidence=0.95)
+    double = check_local_claim([randomized_response(rng, 150, 2.0)], Claim(epsilon=1.0, delta=0.0), confidence=0.95)
     assert double.verdict is Verdict.REFUTED
 
 
 def test_local_gaussian_noise_is_bounded_by_its_whole_curve():
     rng = np.random.default_rng(4)
-    half = LocalClaimTest([gaussian(rng, 400, 2.0)], GAUSSIAN).result(confidence=0.95)
+    half = check_local_claim([gaussian(rng, 400, 2.0)], GAUSSIAN, confidence=0.95)
     assert half.verdict is Verdict.REFUTED
     assert 0.5 <= half.noise_at_most < 1
-    whole = LocalClaimTest([gaussian(rng, 400, 1.0)], GAUSSIAN).result(confidence=0.95)
+    whole = check_local_claim([gaussian(rng, 400, 1.0)], GAUSSIAN, confidence=0.95)
     assert whole.verdict is Verdict.NOT_REFUTED
     assert whole.noise_at_most >= 1
 
 
 def test_no_claim_is_tested_without_noise():
     trials = [randomized_response(np.random.default_rng(5), 30, 1.0)]
-    assert (
-        LocalClaimTest(trials, Claim(epsilon=math.inf, delta=0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
-    )
+    assert check_local_claim(trials, Claim(epsilon=math.inf, delta=0.0), confidence=0.95).verdict is Verdict.NO_CLAIM
 
 
 def test_an_attack_no_better_than_a_coin_stays_one_under_any_curve():
@@ -132,47 +128,16 @@ def test_the_delta_of_a_users_mechanism_is_part_of_its_claim():
         coins = rng.random(400) < 0.5
         right = rng.random(400) < highest_accuracy(ApproximateDP(1.0, 0.1))
         trials = Trials(np.where(coins == right, 1.0, -1.0), coins)
-        refuted += LocalClaimTest([trials], mechanism.claim()).p_value(1.0) <= 0.05
+        refuted += local_p_value([trials], mechanism.claim()) <= 0.05
     assert refuted <= 28
 
 
 def test_abstaining_from_weak_evidence_does_not_refute_a_claim_for_several_reports():
     """Seven reports of randomized response: more than 8 refuted of 40 in less than 0.1% of runs."""
-    claim, rng, refuted = Claim(local_epsilon=0.5, rounds=7), np.random.default_rng(0), 0
+    claim, rng, refuted = Claim(local_epsilon=0.5, rounds=7, delta=0.0), np.random.default_rng(0), 0
     for _ in range(40):
         coins = rng.random(1000) < 0.5
         evidence = 0.5 * (2 * rng.binomial(7, special.expit(0.5), 1000) - 7)
         trials = Trials(np.where(coins, evidence, -evidence), coins, upper=1.5, lower=-1.4)
-        refuted += LocalClaimTest([trials], claim).p_value(1.0) <= 0.05
+        refuted += local_p_value([trials], claim) <= 0.05
     assert refuted <= 8
-
-
-@pytest.mark.parametrize(
-    ("trials", "epsilon", "verdict"),
-    [(400, 1.0, Verdict.NOT_REFUTED), (25, 1.0, Verdict.TOO_WEAK), (400, 2.0, Verdict.REFUTED)],
-)
-def test_a_bound_that_allows_an_early_stop_decides_with_its_own_power(trials, epsilon, verdict):
-    played = randomized_response(np.random.default_rng(6), trials, epsilon)
-    bound = SequentialBound(claim=1.0)
-    bound.update(played.sent_first, played.scores)
-    test = LocalClaimTest([played], Claim(epsilon=1.0, delta=0.0)).result_at_any_time(bound, confidence=0.95)
-    assert test.verdict is verdict
-    assert test.p_value == bound.p_value
-    assert test.refuted == (test.p_value <= 0.05)
-
-
-@pytest.mark.parametrize(("trials", "strong"), [(30, False), (150, True)])
-def test_power_by_simulation_is_that_of_other_audits(trials, strong):
-    """The power of 60 other audits is 30 percentage points, 5 standard errors, below or 12 above the wanted one."""
-
-    def scores(coins, rng):
-        return (coins == (rng.random(coins.size) < special.expit(2.0))).astype(float)
-
-    rng, refuted = np.random.default_rng(7), []
-    for _ in range(60):
-        coins, bound = rng.random(trials) < 0.5, SequentialBound(claim=1.0)
-        bound.update(coins, scores(coins, rng))
-        refuted.append(bound.refuted(0.95))
-    assert np.mean(refuted) > POWER + 0.12 if strong else np.mean(refuted) < POWER - 0.3
-    settings = {"trials": trials, "power": POWER, "confidence": 0.95}
-    assert reaches_power(lambda: SequentialBound(claim=1.0), scores, **settings) == strong

@@ -13,15 +13,24 @@ from coalmine.methods.ldp.crafters import (
     DummyGradient,
     GradientFlip,
     InputPerturbation,
+    Pair,
     ParameterRetrogression,
     crafter_named,
+    name_of,
+    rule_of,
 )
-from coalmine.methods.ldp.crafting import craft, name_of, prepare_model, rule_of
-from coalmine.methods.ldp.pair import Pair
+from coalmine.methods.ldp.crafters import craft as craft_for
 from coalmine.simulation import models
 from coalmine.simulation.data.federated import Examples, Task
+from ldp_games import pair_of
 
 TASK = Task(input_shape=(4,), classes=3)
+
+
+def craft(crafter, model, pair):
+    """The crafter's gradients, at whatever model its server sends."""
+    _, first, second = craft_for(crafter, model, None, pair, None)
+    return first, second
 
 
 @pytest.fixture
@@ -32,7 +41,7 @@ def model():
 @pytest.fixture
 def pair():
     inputs = np.random.default_rng(0).random((2, 4)).astype(np.float32)
-    return Pair.of(Examples(inputs, np.array([0, 2])), TASK)
+    return pair_of(inputs, np.array([0, 2]), TASK)
 
 
 def closed_form(weight, bias, inputs, label):
@@ -99,7 +108,7 @@ def digits_pair():
 
     data = load("digits").train
     examples = data.pooled()
-    return data.task, examples, Pair.of(Examples(examples.inputs[:2], examples.targets[:2]), data.task)
+    return data.task, examples, pair_of(examples.inputs, examples.targets, data.task)
 
 
 def test_collusion_makes_the_loss_and_the_gradient_large():
@@ -134,14 +143,13 @@ ONES = np.ones(15, np.float32)
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ((0 * ONES, ONES), "g1 of crafter mine must not be zero"),
-        ((ONES, 0 * ONES), "g2 of crafter mine must not be zero"),
+        ((0 * ONES, ONES), "g1 of crafter mine .*not zero"),
+        ((ONES, 0 * ONES), "g2 of crafter mine .*not zero"),
         ((ONES, ONES.copy()), "crafter mine returned the same gradient twice"),
-        ((ONES, ONES[:14]), r"g2 of crafter mine must have shape \(15,\).*got \(14,\)"),
-        ((ONES.reshape(3, 5), ONES), r"g1 .*got \(3, 5\)"),
+        ((ONES, ONES[:14]), r"g2 of crafter mine .*shape \(15,\).*\(14,\)"),
+        ((ONES.reshape(3, 5), ONES), r"g1 .*\(3, 5\)"),
         ((np.nan * ONES, ONES), "g1 of crafter mine must be finite"),
-        ((ONES, [1.0] * 15), "g2 of crafter mine must be a NumPy vector or a tensor, got list"),
-        ((ONES, ONES.astype(str)), "g2 of crafter mine must have real numbers"),
+        ((ONES, ONES.astype(str)), "g2 of crafter mine must be real numbers"),
         (ONES, "crafter mine must return a tuple of two gradients, got ndarray"),
     ],
 )
@@ -178,7 +186,7 @@ def test_every_crafter_has_its_name_and_its_black_box_test_of_table_1():
 
 def test_tokens_cannot_be_perturbed():
     task = Task(input_shape=(3,), classes=2, tokens=5)
-    pair = Pair.of(Examples(np.ones((2, 3), int), np.array([0, 1])), task)
+    pair = pair_of(np.ones((2, 3), int), np.array([0, 1]), task)
     module = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
     with pytest.raises(InputError, match=r"input-perturbation .*tokens"):
         craft(InputPerturbation(), module, pair)
@@ -192,7 +200,6 @@ def test_tokens_cannot_be_perturbed():
         (lambda: DummyGradient(norm=0.0), "norm of the dummy gradient must be a positive number, got 0.0"),
         (lambda: InputPerturbation(alpha=-1.0), "alpha must be a positive number, got -1.0"),
         (lambda: Collusion(steps=0), "steps .*got 0"),
-        (lambda: Pair.of(Examples(np.zeros((3, 4), np.float32), np.zeros(3, int)), TASK), "two examples, got 3"),
     ],
 )
 def test_wrong_settings_are_refused(make, message):
@@ -204,11 +211,11 @@ def test_a_crafter_that_fails_is_named(model, pair):
     def broken(model, pair):
         return pair.nothing
 
-    broken.prepare = lambda model, examples, pair, rng: None
     with pytest.raises(InputError, match="crafter broken failed: AttributeError: 'Pair' object has no"):
         craft(broken, model, pair)
-    with pytest.raises(InputError, match="prepare of crafter broken must be a torch module, got NoneType"):
-        prepare_model(broken, model, None, pair, None)
+    broken.prepare = lambda model, examples, pair, rng: None
+    with pytest.raises(InputError, match=r"crafter broken prepares .*torch module, got NoneType"):
+        craft(broken, model, pair)
 
 
 def test_collusion_is_refused_for_data_with_a_label_per_position():

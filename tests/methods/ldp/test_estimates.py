@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from coalmine.methods.ldp.estimates import blind_epsilon, empirical_epsilons, estimates, shared_bound, spread
-from coalmine.methods.ldp.trials import Trials, white_box
+from coalmine.methods.ldp.distinguishers import Trials, white_box
+from coalmine.methods.ldp.lower_bounds import blind_epsilon, empirical_epsilons, estimates, shared_bound, spread
 from coalmine.simulation.mechanisms.local import LDPSGD
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from ldp_games import EPSILONS, dummy

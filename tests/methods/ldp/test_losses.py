@@ -1,4 +1,4 @@
-"""Losses at many parameter vectors: the fast ways against the plain one, and all against the module itself."""
+"""Changes of an example's loss at many parameter vectors: the fast ways against the module itself."""
 
 import numpy as np
 import pytest
@@ -7,16 +7,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.audit import VIEWS, Ldp
+from coalmine.methods.ldp.audit import Ldp
+from coalmine.methods.ldp.black_box import LossChange
 from coalmine.methods.ldp.crafters import Benign
-from coalmine.methods.ldp.line_losses import affine_layers
-from coalmine.methods.ldp.losses import ExampleLosses
-from coalmine.methods.ldp.pair import Pair
+from coalmine.methods.ldp.settings import VIEWS
 from coalmine.simulation import models
 from coalmine.simulation.data import load
-from coalmine.simulation.data.federated import Examples
 from coalmine.simulation.mechanisms.local import LDPSGD
-from ldp_games import IMAGES
+from ldp_games import IMAGES, crafted, pair_of
 
 
 class Other(nn.Module):
@@ -30,44 +28,58 @@ class Other(nn.Module):
         return torch.tanh(self.inner(images.flatten(1))) * 2
 
 
-ODD = [
+class Tied(Other):
+    """A network that uses a layer's weights without calling the layer."""
+
+    def forward(self, images):
+        return images.flatten(1) @ self.inner.weight.T + self.inner.bias
+
+
+LINEAR = [
+    models.build("ldp-cnn", IMAGES),
     nn.Sequential(nn.Conv2d(1, 3, 5, padding=1), nn.MaxPool2d(3), nn.ReLU(), nn.Flatten(),
                   nn.Linear(147, 3, bias=False)),
-    nn.Sequential(nn.Conv2d(1, 2, 4, stride=3, bias=False), nn.ReLU(), nn.Conv2d(2, 4, 3, padding=2), nn.Flatten(),
-                  nn.Linear(324, 3)),
-    nn.Sequential(nn.Flatten(), nn.Linear(576, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 3)),
-]  # fmt: skip
-UNKNOWN = [
+    nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2, padding=2, padding_mode="circular"), nn.AvgPool2d(4), nn.Flatten(),
+                  nn.Linear(72, 3)),
     Other(),
-    nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2), nn.Flatten(), nn.Linear(800, 3)),
-    nn.Sequential(nn.Conv2d(1, 4, 3, padding="same"), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(144, 3)),
-    nn.Sequential(nn.Flatten(), nn.Linear(576, 8), nn.Tanh(), nn.Linear(8, 3)),
+]  # fmt: skip
+OTHERS = [
+    Tied(),
+    nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(968, 3)),
 ]
 
 
-@pytest.mark.parametrize(
-    "module", [models.build("ldp-cnn", IMAGES), *ODD, *UNKNOWN], ids=lambda m: str(len(list(m.modules())))
-)
-def test_losses_on_lines_are_those_of_the_module_itself(module):
-    rng = np.random.default_rng(0)
-    image, target = torch.rand(1, 1, 24, 24), torch.tensor([1])
+def image_pair():
+    return pair_of(np.random.default_rng(1).random((2, 1, 24, 24)).astype(np.float32), np.array([1, 2]), IMAGES)
+
+
+def change(module, pair=None, plain=False):
+    """The change of the first example's loss."""
+    vector = nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    return LossChange(crafted(vector, -vector, module=module, pair=pair or image_pair()), 0, plain=plain)
+
+
+@pytest.mark.parametrize("module", [*LINEAR, *OTHERS], ids=lambda module: str(len(list(module.modules()))))
+def test_all_ways_give_the_losses_of_the_module_itself(module):
+    rng, pair = np.random.default_rng(0), image_pair()
     base = nn.utils.parameters_to_vector(module.parameters()).detach()
     directions = torch.from_numpy(rng.standard_normal((5, len(base)), dtype=np.float32))
     steps = rng.normal(scale=0.05, size=(5, 3))
-    fast, plain = (ExampleLosses(module, IMAGES, image, target, plain=plain) for plain in (False, True))
-    assert (affine_layers(module, image) is not None) == (module not in UNKNOWN)  # the fast path is what is compared
+    fast, plain = change(module, pair), change(module, pair, plain=True)
+    assert fast._has_lines == (module in LINEAR)  # the fast way is what is compared
+    assert fast._vmapped
+    assert not plain._vmapped
     along_lines = fast.along(directions, steps)
     np.testing.assert_allclose(along_lines, plain.along(directions, steps), rtol=1e-4, atol=1e-5)
-    for i in range(5):
-        for j in range(3):
-            vector = base + float(steps[i, j]) * directions[i]
-            nn.utils.vector_to_parameters(vector, module.parameters())
-            with torch.no_grad():
-                alone = float(F.cross_entropy(module(image), target))
-            nn.utils.vector_to_parameters(base, module.parameters())
-            assert along_lines[i, j] == pytest.approx(alone, rel=1e-4, abs=1e-5)
-            for losses in (fast, plain):
-                assert losses.at(vector[None])[0, 0] == pytest.approx(alone, rel=1e-4, abs=1e-5)
+    for i, j in ((0, 0), (4, 2)):
+        vector = base + float(steps[i, j]) * directions[i]
+        losses = []
+        with torch.no_grad():
+            for parameters in (base, vector, base):
+                nn.utils.vector_to_parameters(parameters, module.parameters())
+                losses.append(float(F.cross_entropy(module(pair.inputs[:1]), pair.targets[:1])))
+        for ours in (along_lines[i, j], fast.at(vector[None])[0], plain.at(vector[None])[0]):
+            assert ours == pytest.approx(losses[1] - losses[0], rel=1e-4, abs=1e-5)
 
 
 class Recurrent(nn.Module):
@@ -84,14 +96,13 @@ class Recurrent(nn.Module):
 def test_a_model_that_cannot_be_batched_is_evaluated_one_vector_at_a_time():
     data = load("generated-text", positions=8, vocabulary_size=50).train
     examples, module = data.pooled(), Recurrent()
-    pair = Pair.of(Examples(examples.inputs[:2], examples.targets[:2]), data.task)
+    pair = pair_of(examples.inputs, examples.targets, data.task)
     base = nn.utils.parameters_to_vector(module.parameters()).detach()
     vectors = base + 0.1 * torch.from_numpy(np.random.default_rng(0).standard_normal((3, len(base)), dtype=np.float32))
-    computed = ExampleLosses(module, data.task, pair.inputs, pair.targets).at(vectors)
-    for vector, losses in zip(vectors, computed, strict=True):
+    for vector, computed in zip(vectors, change(module, pair).at(vectors), strict=True):
         other = Recurrent()
         nn.utils.vector_to_parameters(vector, other.parameters())
-        assert [pair.loss(other, example).item() for example in (0, 1)] == pytest.approx(losses.tolist(), rel=1e-5)
+        assert (pair.loss(other, 0) - pair.loss(module, 0)).item() == pytest.approx(computed, rel=1e-4)
     audit = Ldp(
         data=data, model=lambda seed: Recurrent(), crafters=[Benign()], mechanisms=[LDPSGD(epsilon=2.0)], trials=60
     )
@@ -99,26 +110,20 @@ def test_a_model_that_cannot_be_batched_is_evaluated_one_vector_at_a_time():
 
 
 def test_a_model_that_fails_at_other_parameters_is_refused_with_the_views_that_need_none():
-    class Fragile(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(576, 3)
-
+    class Fragile(Other):
         def forward(self, images):
             if self.inner.bias.abs().max() > 1:
                 raise RuntimeError("too large")
             return self.inner(images.flatten(1))
 
-    fragile = ExampleLosses(Fragile(), IMAGES, torch.zeros(1, 1, 24, 24), torch.zeros(1, dtype=torch.long))
     with pytest.raises(InputError, match=r"too large.*white-box and likelihood-ratio"):
-        fragile.at(torch.full((1, 3 * 577), 2.0))
+        change(Fragile()).at(torch.full((1, 3 * 577), 2.0))
 
 
 @pytest.mark.parametrize("part", [nn.Dropout(0.5), nn.BatchNorm2d(1)])
 def test_black_box_trials_refuse_models_whose_loss_is_random_or_of_a_batch(part):
     module = nn.Sequential(part, nn.Flatten(), nn.Linear(576, 3))
-    image, target = torch.zeros(1, 1, 24, 24), torch.zeros(1, dtype=torch.long)
     with pytest.raises(InputError, match=type(part).__name__):
-        ExampleLosses(module, IMAGES, image, target)
-    losses = ExampleLosses(module.eval(), IMAGES, image, target)
-    assert losses.at(nn.utils.parameters_to_vector(module.parameters()).detach()[None]).shape == (1, 1)
+        change(module)
+    parameters = nn.utils.parameters_to_vector(module.parameters()).detach()
+    assert change(module.eval()).at(parameters[None]) == pytest.approx([0.0])

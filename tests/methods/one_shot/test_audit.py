@@ -5,7 +5,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from coalmine import OneShot
-from coalmine.claims import AtMost, Claim, EveryRound, Poisson, Scheduled
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.protocol import Release
@@ -106,8 +106,8 @@ def test_sums_and_likelihood_ratios_follow_their_definitions(participation):
     present = np.zeros((ROUNDS, 30), dtype=bool)
     ratios, cosines, weighted = [], [], 0.0
     for t, update in enumerate(updates):
-        present[t, rule.present(30, ROUNDS, 1, t)] = True
-        divisor = CLIENTS + rule.rate(30, ROUNDS, t) * 15
+        present[t, rule.draw(30, ROUNDS, seed=1, round=t, purpose="participation")] = True
+        divisor = CLIENTS + rule.expected(30, ROUNDS, t) / 2
         x = canaries @ update * divisor / CLIP
         variance = (np.linalg.norm(update) * divisor / CLIP) ** 2 / 400
         # log of normal densities, by definition
@@ -187,14 +187,14 @@ def test_a_gaussian_mechanism_in_every_round_is_estimated_correctly():
     assert result["gaussian-shift"].epsilon == epsilons[-1]
     assert not result.refuted
     error = np.std(epsilons, ddof=1) / np.sqrt(len(epsilons))
-    assert claim.epsilon == pytest.approx(2.26, abs=0.01)
-    assert abs(np.mean(epsilons) - claim.epsilon) < 4 * error + 0.05
+    assert result.claim.epsilon == pytest.approx(2.26, abs=0.01)
+    assert abs(np.mean(epsilons) - result.claim.epsilon) < 4 * error + 0.05
 
 
 def test_bounds_hold_at_their_confidence_for_a_tight_mechanism():
     # At δ = 0.1 bounds come close to the truth: one application of the Gaussian mechanism, sensitivity 1.
     sigma, delta, runs = 1.0, 0.1, 100
-    truth = OneShot(dim=4100, rounds=1, canaries=300).claim(noise_multiplier=sigma, delta=delta).epsilon
+    truth = Claim(noise_multiplier=sigma, rounds=1, delta=delta).epsilon
     over = {}
     for seed in range(runs):
         audit = OneShot(dim=4100, rounds=1, canaries=300, view="updates", participation="every-round", seed=seed)
@@ -262,11 +262,11 @@ def test_the_claim_fits_what_the_score_knows():
 
 
 def test_a_claim_that_assumes_secret_rounds_is_tested_without_them_or_warned_of():
-    audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
+    audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.2")
     run([audit])
-    secret = Claim(noise_multiplier=1.0, sampling="poisson:0.5", delta=1e-5)
+    secret = Claim(noise_multiplier=1.0, sampling="poisson:0.2", delta=1e-5)
     assert isinstance(audit.tested_claim(secret).sampling, AtMost)
-    stated = Claim(epsilon=3.0, sampling="poisson:0.5", rounds=ROUNDS, delta=1e-5)
+    stated = Claim(epsilon=3.0, sampling="poisson:0.2", rounds=ROUNDS, delta=1e-5)
     assert any("knows the rounds" in warning for warning in audit.result(claim=stated).warnings)
     assert not any("knows the rounds" in warning for warning in audit.result(claim=secret).warnings)
 
@@ -276,7 +276,7 @@ def training(audits, **changes):
         "model": mlp(),
         "data": federation([4] * 20),
         "rounds": ROUNDS,
-        "cohorts": Poisson(0.5),
+        "sampling": Poisson(0.5),
         "client": LocalTraining(optimizer=SGD(learning_rate=0.1)),
         "mechanism": Mechanism(clipping=FixedClipping(0.5), noise_multiplier=0.5),
         "audits": audits,
@@ -364,7 +364,6 @@ def test_extra_memory_is_bounded():
         ({"family": "cauchy"}, 'unknown family "cauchy"'),
         ({"participation": "epochs:9"}, "epochs = 9"),
         ({"participation": 3}, "participation .* int"),
-        ({"participation": Scheduled([[0, 0]] * 6)}, "round 0 .* twice"),
         ({"norm": 0.0}, "norm .* positive"),
         ({"view": "every:7", "initial": np.ones(50)}, "every:7 .* 6 rounds"),
         ({"view": "rounds:1,6", "initial": np.ones(50)}, "round 6, .* 0 to 5"),

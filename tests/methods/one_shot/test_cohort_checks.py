@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.claims import AtMost, Epochs, EveryRound, FixedSize, Poisson
+from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
@@ -144,8 +144,8 @@ def test_impossible_cohorts_are_rejected():
 class AlwaysTheSame(Poisson):
     """Claims Poisson sampling, and takes the same clients in every round."""
 
-    def cohort(self, population, seed, round, trial=0):
-        return np.arange(int(self.q * population))
+    def draw(self, count, rounds, **_):
+        return np.arange(int(self.q * count))
 
 
 @pytest.mark.parametrize(("cohorts", "refuted"), [(Poisson(0.25), False), (AlwaysTheSame(0.25), True)])
@@ -156,5 +156,5 @@ def test_the_simulator_reports_its_cohorts(cohorts, refuted):
     audit = OneShot(dim=dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
     Training(model=model, data=data, rounds=6, sampling=cohorts, mechanism=mechanism, audits=[audit]).run()
-    result = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
+    result = audit.result(claim=Claim(noise_multiplier=1.0, sampling="poisson:0.25", delta=1e-5, accountant="rdp"))
     assert [finding.check for finding in result.bugs] == ["participation"] * refuted

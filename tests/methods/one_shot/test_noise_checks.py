@@ -564,15 +564,13 @@ def test_a_saved_state_has_the_same_findings():
         for audit in audits[: len(planted)]:
             audit.cohort(t, range(5), 50)
             audit.observe(Release(round=t, kind="update", vector=update, divisor=1.0))
-    claim = audits[0].claim(noise_multiplier=1.0, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, delta=1e-5)
     first, second = (audit.result(claim=claim) for audit in audits)
     assert first.findings == second.findings != []
 
 
 def test_a_noise_schedule_is_compared_round_by_round():
-    from coalmine.claims.claim import scheduled_claim
-
-    claim = scheduled_claim([(1.0, 3), (0.5, 3)], EveryRound(), delta=1e-5)
+    claim = Claim(noise_schedule=[(1.0, 3), (0.5, 3)], delta=1e-5)
     halved = lambda rng, t, m: fresh(rng, t, m) * (1 if t < 3 else 0.5)  # noqa: E731
     assert not audit_loop(halved, claim=claim).findings
     reversed_order = lambda rng, t, m: fresh(rng, t, m) * (0.5 if t < 3 else 1)  # noqa: E731

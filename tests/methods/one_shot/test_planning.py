@@ -290,7 +290,7 @@ def test_the_command_prints_a_table_or_json_and_draws_a_figure(run, tmp_path):
     assert code == 0
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     assert content["results"] == []
-    assert content["theories"][0]["rounds"] == 10
+    assert content["claims"][0]["rounds"] == 10
     assert [row["noise"] for row in content["plan"]["rows"]] == [0.9, 0.9, 0.8, 0.8, 0.5, 0.5]
     assert content["summary"] in " ".join(out.split())
 

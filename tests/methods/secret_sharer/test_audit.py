@@ -174,9 +174,9 @@ def test_group_privacy_doubles_where_theory_adds_and_removes():
     memorization = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
     users = np.full(80, 3)
     claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
-    alone = phrase_result(memorization, users=users, delta=0.0)
-    compared = phrase_result(memorization, users=users, delta=0.0, claim=claim)
-    whole = phrase_result(memorization, users=users, delta=0.0, unit="phrase")
+    alone = phrase_result(memorization, users=users, delta=1e-5)
+    compared = phrase_result(memorization, users=users, claim=claim)
+    whole = phrase_result(memorization, users=users, delta=1e-5, unit="phrase")
     assert alone.bound.epsilon == pytest.approx(whole["simultaneous"].epsilon / 3, rel=1e-3)
     assert compared.bound.epsilon == pytest.approx(alone.bound.epsilon / 2, rel=1e-3)
     with pytest.raises(InputError, match="number of users"):

@@ -323,7 +323,9 @@ class Canife(Audit):
         delta = common_delta(delta, claim)
         if claim is not None:
             noise_multiplier = claim.least_noise if noise_multiplier is None else noise_multiplier
-            sampling = (self.members_participation or claim.sampling) if sampling is None else sampling
+            if sampling is None and claim.least_noise is not None:
+                # A bare ε says nothing about who takes part, so that its rounds are not composed.
+                sampling = self.members_participation or claim.sampling
         self._trials.check_complete()
         result = canife_result(
             self.periods,

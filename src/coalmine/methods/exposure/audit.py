@@ -1,16 +1,19 @@
 """Exposure of canaries from losses or ranks, compared with random guessing, and the ε it implies (Jagielski 2023).
 
-`coalmine.stats.exposure` has the formulas; this module reads a table of losses or ranks and makes a result of it.
+`coalmine.stats.exposure` has the formulas; this module makes a result of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError
 from coalmine.methods.estimates import simultaneous_bound
 from coalmine.results.result import Result
@@ -23,169 +26,168 @@ from coalmine.stats.random_guessing import RandomGuessing
 _LOW_FPRS = (0.1, 0.01, 0.001)
 
 
-def exposure_result(
-    table: ScoreTable,
-    *,
-    references: int | None = None,
-    delta: float = 0.0,
-    confidence: float = 0.95,
-    copies: int = 1,
-    calibrate: bool = False,
-    unit: Unit = SCORES,
-) -> Result:
-    """Return the exposures of canaries, their summary compared with random guessing, and the evidence about ε.
+class Exposure:
+    """Ranks canaries by their loss among references that were never inserted (Jagielski 2023).
 
     The lower bound is valid if the canaries were picked at random among exchangeable candidates and their losses do not
     influence each other. The other figures are point estimates at δ = 0.
 
     Args:
-        table: Columns ``loss`` and ``canary`` (1/0), or ``canaries`` and ``references`` (losses), or ``rank``, which is
-            1 + the number of references whose loss is not higher. `coalmine.scorefile.read_table` reads a file.
-        references: Number of references that ranks are among.
-        delta: δ at which the lower bound is stated.
-        confidence: Confidence of the lower bound and of the intervals for random guessing.
+        canaries: Losses of the inserted canaries; or their ranks, if ``references`` is a number. A rank is 1 + the
+            number of references whose loss is not higher.
+        references: Losses of the references, or the number of references that ranks are among.
         copies: Number of times that each canary was inserted. ε is that of one copy, by group privacy.
-        calibrate: Whether to subtract the column ``reference_loss``, the loss under a model without the canaries.
-        unit: Whose privacy ε is about.
-
-    Returns:
-        A result whose scores are minus the ranks, and whose ``details`` hold the numbers of ``canaries`` and
-        ``references``, the summary ``rows`` and all ``exposures`` in bits.
+        source: Where the losses or ranks come from, for the record.
 
     Raises:
-        InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
+        InputError: If a loss is not finite, or a rank is not a whole number from 1 to ``references + 1``.
 
     Example:
-        >>> result = exposure_result(ScoreTable("ranks", {"rank": [1, 1, 2, 900]}), references=1000)
+        >>> result = Exposure([1, 1, 2, 900], 1000).result()
         >>> [round(exposure, 2) for exposure in result.details["exposures"]]
         [9.97, 9.97, 8.97, 0.15]
         >>> round(result["median-exposure"].epsilon, 2)
         5.87
     """
-    extrapolated = None
-    if table.has("rank"):
-        ranks, n = _stored_ranks(table, references, calibrate)
-        worst = ranks
-    else:
+
+    def __init__(
+        self, canaries: ArrayLike, references: ArrayLike, *, copies: int = 1, source: str = "the caller"
+    ) -> None:
+        self.copies, self.source = copies, source
+        self._extrapolated: float | None = None
+        self._tied = np.ndim(references) == 0  # ranks of others count ties against the canary
+        if self._tied:
+            self._ranks = self._worst = finite_list("ranks", canaries)
+            self.references = int(references)  # type: ignore[arg-type]
+            fractional = self._ranks[self._ranks != np.round(self._ranks)]
+            if fractional.size:
+                raise InputError(
+                    f"a rank must be a whole number, 1 + the number of references whose loss is not higher, got "
+                    f"{fractional[0]:g}; averaged ranks give no valid bound"
+                )
+        else:
+            # Ties count half in the exposure, and against the canary in what the bound rests on.
+            self._ranks = ex.ranks(canaries, references)
+            self._worst = ex.ranks(canaries, references, ties="worst")
+            self.references = np.size(references)
+            # A skew-normal fit can exceed log2(n). It is impossible for few or equal losses.
+            with suppress(InputError):
+                self._extrapolated = float(ex.extrapolated_exposure(canaries, references).max())
+
+    @classmethod
+    def from_table(
+        cls, table: ScoreTable, *, references: int | None = None, calibrate: bool = False, copies: int = 1
+    ) -> Exposure:
+        """Return the canaries of a file that `coalmine.scorefile.read_table` read.
+
+        Args:
+            table: Columns ``loss`` and ``canary`` (1/0), or ``canaries`` and ``references`` (losses), or ``rank``.
+            references: Number of references that ranks are among.
+            calibrate: Whether to subtract the column ``reference_loss``, the loss under a model without the canaries.
+            copies: Number of times that each canary was inserted.
+
+        Raises:
+            InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
+        """
+        if table.has("rank"):
+            if references is None or calibrate:
+                raise InputError(
+                    f"{table.source} has ranks: set references (--references), the number they are among, and leave "
+                    "out calibrate, which needs losses"
+                )
+            return cls(table.numbers("rank"), references, copies=copies, source=table.source)
         if references is not None:
             raise InputError(
                 f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
                 "are counted: leave it out"
             )
-        canaries, others = _losses(table, calibrate)
-        # Ties count half in the exposure, and against the canary in what the bound rests on.
-        ranks, worst = ex.ranks(canaries, others), ex.ranks(canaries, others, ties="worst")
-        n = others.size
-        extrapolated = _largest_extrapolated(canaries, others)
-    exposures = ex.exposure(ranks, n)
-    scores = Scores(*ex.scores_from_ranks(worst, n))
-    terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "copies": copies}
-    estimates, top = _evidence(scores, ranks, tied=table.has("rank"), **terms)
-    return Result(
-        method="exposure",
-        view="ranks",
-        unit=unit,
-        adversary="ranks canaries by their loss among references",
-        score_name="minus rank",
-        side_names=("canaries", "references"),
-        seed=0,
-        estimates=estimates,
-        scores=scores,
-        ceiling=top,
-        metrics={"inserted": float(exposures.size), "held_out": float(n)},
-        config={"score": "rank", "source": table.source},
-        recipe={**terms, "tied": table.has("rank")},
-        arrays={"ranks": ranks},
-        details={
-            "canaries": int(exposures.size),
-            "references": int(n),
-            "rows": _summary_rows(exposures, extrapolated, RandomGuessing(n, exposures.size), confidence),
-            "exposures": exposures.tolist(),
-        },
-    )
+        if calibrate:
+            losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
+            table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
+        canaries, others = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
+        assert others is not None
+        return cls(canaries, others, copies=copies, source=table.source)
+
+    def result(self, *, delta: float = 0.0, confidence: float = 0.95, unit: Unit = SCORES) -> Result:
+        """Return the exposures, their summary compared with random guessing, and the evidence about ε.
+
+        Args:
+            delta: δ at which the lower bound is stated.
+            confidence: Confidence of the lower bound and of the intervals for random guessing.
+            unit: Whose privacy ε is about.
+
+        Returns:
+            A result whose scores are minus the ranks, and whose ``details`` hold the numbers of ``canaries`` and
+            ``references``, the summary ``rows`` and all ``exposures`` in bits.
+        """
+        exposures = ex.exposure(self._ranks, self.references)
+        scores = Scores(*ex.scores_from_ranks(self._worst, self.references))
+        recipe = {"delta": delta, "confidence": confidence, "copies": self.copies, "tied": self._tied}
+        estimates, top = _evidence(scores, self._ranks, recipe)
+        return Result(
+            method="exposure",
+            view="ranks",
+            unit=unit,
+            adversary="ranks canaries by their loss among references",
+            score_name="minus rank",
+            side_names=("canaries", "references"),
+            seed=0,
+            estimates=estimates,
+            scores=scores,
+            ceiling=top,
+            metrics={"inserted": float(exposures.size), "held_out": float(self.references)},
+            config={"score": "rank", "source": self.source},
+            recipe=recipe,
+            arrays={"ranks": self._ranks},
+            details={
+                "canaries": int(exposures.size),
+                "references": int(self.references),
+                "rows": self._summary(exposures, confidence),
+                "exposures": exposures.tolist(),
+            },
+        )
+
+    def _summary(self, exposures: Floats, confidence: float) -> list[dict[str, Any]]:
+        """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
+        chance = RandomGuessing(self.references, exposures.size)
+        largest = chance.order_statistic(1)
+        unknown = (None, None)
+        summaries = [
+            ("mean", float(np.mean(exposures)), chance.mean(), unknown),
+            ("median", float(np.median(exposures)), chance.median(), chance.sample_median_interval(confidence)),
+            ("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75), unknown),
+            ("largest", float(np.max(exposures)), largest.mean(), largest.interval(confidence)),
+        ]
+        if self._extrapolated is not None:
+            summaries.append(("largest, extrapolated", self._extrapolated, *summaries[-1][2:]))
+        rows = []
+        for name, value, random, (low, high) in summaries:
+            rows.append({"summary": name, "canaries": value, "random_guessing": random, "low": low, "high": high})
+        return rows
 
 
 def recomputed(result: Result) -> Result:
     """Return a result with its estimates computed again from its scores and ranks."""
     assert result.scores is not None
-    estimates, top = _evidence(result.scores, result.arrays["ranks"], **result.recipe)
+    estimates, top = _evidence(result.scores, result.arrays["ranks"], result.recipe)
     return replace(result, estimates=estimates, ceiling=top)
 
 
-def _evidence(
-    scores: Scores, ranks: Floats, *, delta: float, confidence: float, copies: int, tied: bool
-) -> tuple[list[Estimate], float | None]:
-    """Return the bound, the point estimates and the ceiling; ``tied`` if a file's ranks count ties against canaries."""
-    bound, top = simultaneous_bound(scores, delta=delta, confidence=confidence, copies=copies)
-    ties = "; ties were ranked against the canary" if tied else ""
+def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple[list[Estimate], float | None]:
+    """Return the bound, the point estimates and the ceiling of the bound."""
+    copies, references = recipe["copies"], scores.observed.size
+    bound, top = simultaneous_bound(scores, delta=recipe["delta"], confidence=recipe["confidence"], copies=copies)
+    assumes = f"{bound.assumes}; ties were ranked against the canary" if recipe["tied"] else bound.assumes
     threshold = None if bound.threshold is None else 0.5 - bound.threshold  # as a rank
-    bound = replace(bound, threshold=threshold, assumes=f"{bound.assumes}{ties}")
-    references = scores.observed.size
-    return [bound, *_point_estimates(ranks, ex.exposure(ranks, references), references, copies)], top
-
-
-def _stored_ranks(table: ScoreTable, references: int | None, calibrate: bool) -> tuple[Floats, int]:
-    """Return the ranks of a file and the number of references."""
-    if references is None:
-        raise InputError(f"{table.source} has ranks: set references (--references), the number they are among")
-    if calibrate:
-        raise InputError(f"calibrate needs losses, but {table.source} has ranks: leave it out")
-    ranks = table.numbers("rank")
-    fractional = np.flatnonzero(ranks != np.round(ranks))
-    if fractional.size:
-        raise InputError(
-            f"{table.source}, row {fractional[0] + table.first_row}: a rank must be a whole number, 1 + the number of "
-            f"references whose loss is not higher, got {ranks[fractional[0]]:g}; averaged ranks give no valid bound"
-        )
-    return ranks, references
-
-
-def _losses(table: ScoreTable, calibrate: bool) -> tuple[Floats, Floats]:
-    """Return the losses of canaries and of references."""
-    if calibrate:
-        losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
-        table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
-    canaries, references = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
-    assert references is not None
-    return canaries, references
-
-
-def _largest_extrapolated(canaries: Floats, references: Floats) -> float | None:
-    """Return the largest exposure by a skew-normal fit, which can exceed log2(n); None if the fit is impossible."""
-    try:
-        return float(ex.extrapolated_exposure(canaries, references).max())
-    except InputError:
-        return None
-
-
-def _summary_rows(
-    exposures: Floats, extrapolated: float | None, chance: RandomGuessing, confidence: float
-) -> list[dict[str, Any]]:
-    """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
-
-    def row(name: str, value: float, random: float, interval: tuple[float | None, float | None] = (None, None)) -> Any:
-        return {"summary": name, "canaries": value, "random_guessing": random, "low": interval[0], "high": interval[1]}
-
-    largest = chance.order_statistic(1)
-    largest_interval = largest.interval(confidence)
-    rows = [
-        row("mean", float(np.mean(exposures)), chance.mean()),
-        row("median", float(np.median(exposures)), chance.median(), chance.sample_median_interval(confidence)),
-        row("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75)),
-        row("largest", float(np.max(exposures)), largest.mean(), largest_interval),
+    # Section 2.2: ε ≥ ln 2 · (median exposure − 1), by TPR = 1/2 at the median canary.
+    median = ex.epsilon_from_exposure(float(np.median(ex.exposure(ranks, references))))
+    estimates = [
+        replace(bound, threshold=threshold, assumes=assumes),
+        Estimate("median-exposure", ex.per_copy_epsilon(median, copies)),
     ]
-    if extrapolated is not None:
-        rows.append(row("largest, extrapolated", extrapolated, largest.mean(), largest_interval))
-    return rows
-
-
-def _point_estimates(ranks: Floats, exposures: Floats, references: int, copies: int) -> list[Estimate]:
-    """Return ε from the median exposure (Section 2.2) and at low false positive rates."""
-    median = ex.per_copy_epsilon(ex.epsilon_from_exposure(float(np.median(exposures))), copies)
-    estimates = [Estimate("median-exposure", median)]
     for fpr in _LOW_FPRS:
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)
             epsilon = ex.per_copy_epsilon(whole.epsilon, copies)
             estimates.append(Estimate(f"low-fpr-{fpr:g}", epsilon, threshold=whole.threshold))
-    return estimates
+    return estimates, top

@@ -83,18 +83,17 @@ class ExposureMethod(Method):
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result."""
-        from coalmine.methods.exposure.audit import exposure_result
+        from coalmine.methods.exposure.audit import Exposure
 
         settings = self.settings
-        result = exposure_result(
+        exposure = Exposure.from_table(
             self._table or self._phrase_table(),
             references=settings.references,
-            delta=settings.delta,
-            confidence=settings.confidence,
-            copies=settings.copies,
             calibrate=settings.calibrate,
-            unit=PHRASE if self._table is None else SCORES,
+            copies=settings.copies,
         )
+        unit = PHRASE if self._table is None else SCORES
+        result = exposure.result(delta=settings.delta, confidence=settings.confidence, unit=unit)
         return MethodResults(method=self.name, results=[replace(result, config={**result.config, **self.config})])
 
     def _phrase_table(self) -> ScoreTable:

@@ -7,8 +7,7 @@ was applied to, guesses which one. How often it is right bounds the ε of the cl
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,35 +15,29 @@ from torch import nn
 
 from coalmine.errors import InputError, check_confidence, check_count, did_you_mean
 from coalmine.methods.ldp.black_box import BlackBox, play
-from coalmine.methods.ldp.claim import LocalClaimTest
-from coalmine.methods.ldp.crafters import Benign, Crafter
-from coalmine.methods.ldp.crafting import craft, name_of, prepare_model, rule_of
-from coalmine.methods.ldp.estimates import (
+from coalmine.methods.ldp.crafters import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
+from coalmine.methods.ldp.distinguishers import Crafted, Trials, white_box
+from coalmine.methods.ldp.lower_bounds import (
     blind_epsilon,
     empirical_epsilons,
-    estimates,
+    evidence,
     split_scores,
     spread,
+    total_guesses,
+    trials_needed,
 )
-from coalmine.methods.ldp.evidence import joint_evidence, stored_arrays, stored_terms
-from coalmine.methods.ldp.pair import Pair, gradient_of
-from coalmine.methods.ldp.trials import Crafted, Trials, white_box
-from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
-from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
-from coalmine.progress import reporting, shown_if_slow, track
-from coalmine.results.result import Result, Results
-from coalmine.results.verdict import REPORT, Verdict
+from coalmine.methods.ldp.settings import ADVERSARIES, SCORES, VIEWS
+from coalmine.progress import shown_if_slow, track
+from coalmine.results.result import Result
+from coalmine.results.result import Results
+from coalmine.results.verdict import REPORT
+from coalmine.results.verdict import Verdict
 from coalmine.simulation.client import loss_of, tensors
-from coalmine.simulation.data.federated import Examples, FederatedData
-from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
-
-_MOST_TRIALS = 10**9
-_BLOCK = 250  # trials between two looks at the bounds
 
 Key = tuple[int, int, str]
 """Crafter and mechanism, by their index in the audit, and view."""
-
 
 _ODDS = "some report is {times} likelier when g₁ was sent than when g₂ was, or the other way round"
 
@@ -74,8 +67,6 @@ class Ldp:
         server: How the server updates the model.
         confidence: Confidence of the lower bounds.
         seed: Seed for all random choices.
-        stop_when_refuted: Whether to stop as soon as one of the claims is refuted, at whatever moment
-            (docs/anytime.md). Bounds that need a fixed number of trials then become estimates.
 
     Raises:
         InputError: If a view is unknown, a number is out of range, or the data has too few examples.
@@ -109,16 +100,10 @@ class Ldp:
     server: LDPServer = field(default_factory=LDPServer)
     confidence: float = 0.95
     seed: int = 0
-    stop_when_refuted: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("trials", 2), ("measurements", 1), ("clients", 1), ("seed", 0)):
             check_count(name, getattr(self, name), least=least)
-        if self.trials * self.measurements > _MOST_TRIALS:
-            raise InputError(
-                f"trials × measurements must be at most {_MOST_TRIALS:,}, got {self.trials * self.measurements:,}: use "
-                "fewer trials or measurements"
-            )
         check_confidence(self.confidence)
         for name in ("crafters", "mechanisms", "views"):
             if not len(getattr(self, name)):
@@ -126,9 +111,10 @@ class Ldp:
         for view in self.views:
             if view not in VIEWS:
                 raise InputError(f'unknown view "{view}". {did_you_mean(view, VIEWS)}')
-        if len(self._examples) < 1 + self.clients:
+        examples = len(self.data.pooled())
+        if examples < 1 + self.clients:
             raise InputError(
-                f"{self.clients} clients need data with at least {1 + self.clients} examples, got {len(self._examples)}"
+                f"{self.clients} clients need data with at least {1 + self.clients} examples, got {examples}"
             )
 
     @shown_if_slow()
@@ -141,184 +127,98 @@ class Ldp:
         Raises:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
-        if self.stop_when_refuted:
-            return self._run_until_refuted()
         began = time.perf_counter()
-        trials: dict[Key, list[Trials]] = {key: [] for key in self._keys()}
+        trials: dict[Key, list[Trials]] = {}
+        for c in range(len(self.crafters)):
+            for m in range(len(self.mechanisms)):
+                trials |= {(c, m, view): [] for view in VIEWS if view in self.views}
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
-        steps = ((stream, part) for stream in streams for part in range(1 + len(self.crafters)))
-        measurement: Iterator[Mapping[Key, Trials]] = iter(())
-        for stream, part in track(list(steps), "LDP trials"):
-            if part == 0:
-                measurement = self._measurement(stream)
-            for key, played in next(measurement).items():
+        for stream in track(streams, "LDP measurements"):
+            for key, played in self._measurement(stream).items():
                 trials[key].append(played)
         seconds = time.perf_counter() - began
-        variants = self._variants()
-        return Results(self._result(key, variants[key[:2]], played, seconds) for key, played in trials.items())
+        # All bounds of the audit hold together at this confidence of each (a union bound).
+        joint = 1 - (1 - self.confidence) / len(trials)
+        return Results(self._result(key, played, joint, seconds) for key, played in trials.items())
 
-    def _run_until_refuted(self) -> Results:
-        """Play all games in blocks of trials until a bound exceeds its claim, jointly with all others."""
-        began, joint = time.perf_counter(), self._joint_confidence
-        games = {key: WatchedGame(self.mechanisms[key[1]]) for key in self._keys()}
-        blocks = -(-self.trials // _BLOCK)
-        planned, stopped = blocks * self.measurements, False
-        done = 0
-        with reporting("LDP trials", planned) as advance:
-            for stream in np.random.SeedSequence(self.seed).spawn(self.measurements):
-                shuffle_seed, block_seed = stream.spawn(2)
-                rng = np.random.default_rng(shuffle_seed)
-                for played in self._blocks(block_seed, blocks):
-                    for key, trials in played.items():
-                        games[key].add(trials, rng)
-                    done += 1
-                    advance(done, closest_to_claim(games.values(), joint))
-                    stopped = any(game.bound.refuted(joint) for game in games.values())
-                    if stopped:
-                        break
-                for game in games.values():
-                    game.end_measurement()
-                if stopped:
-                    break
-        seconds, variants = time.perf_counter() - began, self._variants()
-        note = f"the audit stopped after {done:,} of {planned:,} blocks of trials, since they refute a claim"
-        return Results(
-            game.judged(
-                self._result(key, variants[key[:2]], game.measurements, seconds),
-                confidence=self.confidence,
-                joint=joint,
-                notes=[note] * stopped,
-            )
-            for key, game in games.items()
-        )
-
-    def _blocks(self, stream: np.random.SeedSequence, blocks: int) -> Iterator[Mapping[Key, Trials]]:
-        """Yield the trials of one measurement in blocks of about equal size, all games together."""
-        craft_seed, *seeds = stream.spawn(1 + blocks)
-        crafted = self._crafted(np.random.default_rng(craft_seed))
-        sizes = [len(part) for part in np.array_split(np.arange(self.trials), blocks)]
-        for size, seed in zip(sizes, seeds, strict=True):
-            played: dict[Key, Trials] = {}
-            for part in self._played(crafted, size, *seed.spawn(1 + 2 * len(self.crafters) * len(self.mechanisms))):
-                played |= part
-            yield played
-
-    def _keys(self) -> list[Key]:
-        return [
-            (c, m, view)
-            for c in range(len(self.crafters))
-            for m in range(len(self.mechanisms))
-            for view in VIEWS
-            if view in self.views
-        ]
-
-    def _variants(self) -> dict[tuple[int, int], str]:
-        """Return a unique name for each pair of crafter and mechanism, such as "dummy-gradient, ε = 4"."""
-        several = len({mechanism.name for mechanism in self.mechanisms}) > 1
-        names: dict[tuple[int, int], str] = {}
-        uses: Counter[str] = Counter()
-        for c, crafter in enumerate(self.crafters):
-            for m, mechanism in enumerate(self.mechanisms):
-                name, norm = name_of(crafter), getattr(crafter, "norm", None)
-                if norm not in (None, mechanism.norm):
-                    name += f" of norm {norm:g}"
-                if several:
-                    name += f", {mechanism.name}"
-                claim = f"ε = {mechanism.epsilon:g}"
-                uses[f"{name}, {claim}"] += 1
-                count = uses[f"{name}, {claim}"]
-                names[c, m] = f"{name}{f' #{count}' if count > 1 else ''}, {claim}"
-        return names
-
-    @property
-    def _joint_confidence(self) -> float:
-        """The confidence of a single bound such that all bounds of the audit hold together (a union bound)."""
-        return 1 - (1 - self.confidence) / len(self._keys())
-
-    @property
-    def _examples(self) -> Examples:
-        return self.data.pooled()
-
-    def _measurement(self, stream: np.random.SeedSequence) -> Iterator[Mapping[Key, Trials]]:
-        """Yield the trials of one measurement: white-box ones by crafter, then all black-box ones together."""
-        craft_seed, *seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
-        return self._played(self._crafted(np.random.default_rng(craft_seed)), self.trials, *seeds)
-
-    def _played(
-        self,
-        crafted: Sequence[Crafted],
-        trials: int,
-        direction_seed: np.random.SeedSequence,
-        *cell_seeds: np.random.SeedSequence,
-    ) -> Iterator[Mapping[Key, Trials]]:
-        """Yield trials with these gradients: white-box ones by crafter, then all black-box ones together."""
-        views, seeds = set(self.views), iter(cell_seeds)
+    def _measurement(self, stream: np.random.SeedSequence) -> dict[Key, Trials]:
+        """Return the trials of one measurement, which has its own model and pair of examples."""
+        craft_seed, direction_seed, *seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
+        trials: dict[Key, Trials] = {}
         games: dict[tuple[int, int], BlackBox] = {}
-        for c, gradients in enumerate(crafted):
-            white: dict[Key, Trials] = {}
+        for c, crafted in enumerate(self._crafted(np.random.default_rng(craft_seed))):
             for m, mechanism in enumerate(self.mechanisms):
-                white_rng, black_rng = np.random.default_rng(next(seeds)), np.random.default_rng(next(seeds))
-                if views & WHITE_BOX:
-                    played = white_box(gradients, mechanism, trials, white_rng)
-                    white |= {(c, m, view): scored for view, scored in played.items() if view in views}
-                if views & BLACK_BOX:
-                    games[c, m] = BlackBox(gradients, mechanism, self.server, black_rng, views)
-            yield white
-        if games:
-            play(list(games.values()), trials, int(direction_seed.generate_state(1)[0]))
-        yield {(c, m, view): scored for (c, m), game in games.items() for view, scored in game.trials().items()}
+                # Every cell has seeds of its own, so leaving out a view changes no other.
+                white_seed, black_seed, *seeds = seeds
+                if {"white-box", "likelihood-ratio"} & set(self.views):
+                    played = white_box(crafted, mechanism, self.trials, np.random.default_rng(white_seed))
+                    trials |= {(c, m, view): scored for view, scored in played.items()}
+                black_rng = np.random.default_rng(black_seed)
+                games[c, m] = BlackBox(crafted, mechanism, self.server, black_rng, self.views)
+        if {"black-box", "parameter-change"} & set(self.views):
+            play(list(games.values()), self.trials, int(direction_seed.generate_state(1)[0]))
+            for (c, m), game in games.items():
+                trials |= {(c, m, view): scored for view, scored in game.trials().items()}
+        return {key: played for key, played in trials.items() if key[2] in self.views}
 
     def _crafted(self, rng: np.random.Generator) -> list[Crafted]:
         """Return what each crafter makes of one model and one pair of examples."""
-        examples, task = self._examples, self.data.task
+        examples, task = self.data.pooled(), self.data.task
         model = self.model(int(rng.integers(2**31)))
         rows = rng.choice(len(examples), 1 + self.clients, replace=False)
-        pair = Pair.of(examples[rows[:2]], task)
+        pair = Pair(*tensors(examples[rows[:2]], task), task)
         crafted = []
         for crafter in self.crafters:
-            sent = prepare_model(crafter, model, examples, pair, rng)
-            first, second = craft(crafter, sent, pair)
-            others: Reports = np.empty((self.clients - 1, parameter_vector(sent).numel()), dtype=np.float32)
+            sent, first, second = craft(crafter, model, examples, pair, rng)
+            others: Reports = np.empty((self.clients - 1, first.size), dtype=np.float32)
             for i, row in enumerate(rows[2:]):
                 others[i] = gradient_of(loss_of(sent, task, *tensors(examples[row : row + 1], task)), sent)
             crafted.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
         return crafted
 
-    def _result(self, key: Key, variant: str, trials: Sequence[Trials], seconds: float) -> Result:
+    def _result(self, key: Key, trials: Sequence[Trials], joint: float, seconds: float) -> Result:
         """Return the result of one crafter, mechanism and view."""
         crafter, mechanism, view = self.crafters[key[0]], self.mechanisms[key[1]], key[2]
-        empirical = empirical_epsilons(trials, mechanism.delta)
-        guesses = [measurement.guesses for measurement in trials]
-        guessed = sum(g.guesses for g in guesses)
-        claim, joint = mechanism.claim(), self._joint_confidence
-        joint_bound, test = joint_evidence(trials, claim, delta=mechanism.delta, confidence=joint)
-        too_weak = test.verdict is Verdict.TOO_WEAK
-        needed = LocalClaimTest(trials, claim).trials_needed(joint) if too_weak else None
+        delta, claim = mechanism.delta, mechanism.claim()
+        found = evidence(trials, claim, delta=delta, confidence=self.confidence, joint=joint)
+        warnings = []
+        if found["claim_test"].verdict is Verdict.TOO_WEAK:
+            needed = trials_needed(trials, claim, joint)
+            if needed is not None:
+                warnings.append(f"about {needed:,} trials would detect half of the claimed noise")
+        empirical, guesses = empirical_epsilons(trials, delta), total_guesses(trials)
+        metrics = {
+            "empirical": float(empirical.mean()),
+            "empirical_std": spread(empirical),
+            "blind": blind_epsilon(trials, delta),
+            "guessed": guesses.guesses / guesses.canaries,
+        }
+        if guesses.guesses:
+            metrics["accuracy"] = guesses.correct / guesses.guesses
+        # What scores alone do not tell of trials: sizes and guessing thresholds of the measurements, and their order.
+        sizes = [
+            [measurement.scores.size, float(measurement.upper), float(measurement.lower)] for measurement in trials
+        ]
+        arrays = {}
+        if len(trials) > 1:
+            arrays["scores"] = np.concatenate([played.scores for played in trials])
+            arrays["sent_first"] = np.concatenate([played.sent_first for played in trials])
         return Result(
             odds=_ODDS,
             method="ldp",
             view=view,
-            variant=variant,
+            variant=self._variant(key),
             unit=REPORT,
             adversary=ADVERSARIES[view],
-            score_name=score_name(view, rule_of(crafter)),
+            score_name=SCORES[rule_of(crafter) if view == "black-box" else view],
             side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,
             claim=claim,
-            claim_test=test,
-            warnings=[] if needed is None else [f"about {needed:,} trials would detect half of the claimed noise"],
-            estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),
-            joint_bound=joint_bound,
+            warnings=warnings,
             scores=split_scores(trials),
-            recipe={"delta": mechanism.delta, "confidence": self.confidence, "joint": joint, **stored_terms(trials)},
-            arrays=stored_arrays(trials),
-            metrics={
-                "empirical": float(empirical.mean()),
-                "empirical_std": spread(empirical),
-                "blind": blind_epsilon(trials, mechanism.delta),
-                "guessed": guessed / sum(g.canaries for g in guesses),
-                **({"accuracy": sum(g.correct for g in guesses) / guessed} if guessed else {}),
-            },
+            recipe={"delta": delta, "confidence": self.confidence, "joint": joint, "measurements": sizes},
+            arrays=arrays,
+            metrics=metrics,
             timing={"sweep_s": seconds},
             config={
                 "crafter": name_of(crafter),
@@ -333,4 +233,21 @@ class Ldp:
                 "scaling": self.server.scaling,
                 "radius": self.server.radius,
             },
+            **found,
         )
+
+    def _variant(self, key: Key) -> str:
+        """Return a unique name for a pair of crafter and mechanism, such as "dummy-gradient, ε = 4"."""
+        names = []
+        for crafter in self.crafters:
+            for mechanism in self.mechanisms:
+                name, norm = name_of(crafter), getattr(crafter, "norm", None)
+                if norm not in (None, mechanism.norm):
+                    name += f" of norm {norm:g}"
+                if len({mechanism.name for mechanism in self.mechanisms}) > 1:
+                    name += f", {mechanism.name}"
+                names.append((name, f"ε = {mechanism.epsilon:g}"))
+        index = key[0] * len(self.mechanisms) + key[1]
+        name, claim = names[index]
+        earlier = names[:index].count((name, claim))
+        return f"{name} #{earlier + 1}, {claim}" if earlier else f"{name}, {claim}"

@@ -1,33 +1,182 @@
-"""Black-box trials of the LDP audit: the distinguisher sees the model before and after the report was applied.
+"""The black-box distinguisher sees the model before and after the report was applied (Matsumoto et al. 2022, Alg. 3).
 
-Trials can be played in two ways with the same results. `PlainTrials`, the reference, makes every report and every
-model, for any mechanism and any number of clients. `LineTrials` serves speed: where reports are multiples of shared
-random directions, it makes neither and is four to five times as fast. The two differ only where steps are smaller than
-the rounding of the weights to float32, since `LineTrials` has no model to round.
+Trials are played in two ways with the same results. `_play_plainly`, the reference, makes every report and every model,
+for any mechanism and any number of clients. `_play_on_lines` serves speed: reports of LDP-SGD are multiples of random
+directions that all games share, so it makes neither and is several times as fast. The two differ only where steps are
+smaller than the rounding of the weights to float32, since the latter has no model to round.
 ``tests/methods/ldp/test_black_box.py`` compares them, and ``benchmarks/ldp.py`` measures both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from coalmine.arrays import Bools, Floats
+from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import Rule
-from coalmine.methods.ldp.losses import ExampleLosses
-from coalmine.methods.ldp.trials import Crafted, Plane, Trials, batches_of_one_gradient, is_memoryless, toss_coins
+from coalmine.methods.ldp.distinguishers import Batch, Crafted, Trials, toss_coins
 from coalmine.progress import track
-from coalmine.protocol import Vector
+from coalmine.simulation.client import ignored_index
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals, Reports
+from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals
+from coalmine.usercode import describe_error
 
 VIEWS = ("black-box", "parameter-change")
 """The paper's test, and the likelihood ratio of the report that the change of the parameters reveals."""
 
+_COMPARED: Mapping[Rule, Sequence[int]] = {"loss-falls": (0,), "larger-change": (0, 1), "signs": ()}
+"""The examples whose losses each of the paper's tests compares."""
+
 _CHUNK = 1 << 20  # numbers in the reports that are processed together: a few megabytes, to stay in the cache
+_POINTS = 400  # on lines, evaluated together: the memory of larger activations is returned and faulted in every time
+
+
+class LossChange:
+    """How much the loss of one example changes when the model's parameters θ are replaced by others.
+
+    `at` evaluates any parameter vectors, by `torch.func.vmap` where it can take the module. `along` evaluates points of
+    lines θ + t·v, and is faster where all parameters belong to linear layers and convolutions.
+
+    Args:
+        crafted: The model, and the pair of examples.
+        example: Index of the example.
+        plain: Call the module once per parameter vector, and use no faster way.
+
+    Raises:
+        InputError: If the module's loss is random or depends on the batch.
+    """
+
+    def __init__(self, crafted: Crafted, example: int, *, plain: bool = False) -> None:
+        self._module, self._task = crafted.model, crafted.pair.task
+        for part in self._module.modules():
+            drops = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+            if part.training and (drops or isinstance(part, nn.modules.batchnorm._BatchNorm)):
+                raise InputError(
+                    "black-box views need a loss that depends only on the parameters and the example, and this model "
+                    f"has {type(part).__name__} in training mode: call model.eval(), or use a model without it"
+                )
+        self._inputs = crafted.pair.inputs[example : example + 1]
+        self._targets = crafted.pair.targets[example : example + 1]
+        self._theta = parameter_vector(self._module)
+        self._shapes = {name: value.shape for name, value in self._module.named_parameters() if value.requires_grad}
+        self._layers: dict[str, nn.Linear | nn.Conv2d] = {}
+        linear_parameters = set()
+        for name, layer in self._module.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                prefix = f"{name}." if name else ""
+                self._layers[prefix] = layer
+                linear_parameters |= {prefix + parameter for parameter, _ in layer.named_parameters()}
+        # A fast way is used if it agrees with the plain one at two vectors of this very module: vmap cannot take every
+        # module, and a module may use the weights of a layer without calling the layer.
+        self._vmapped = self._has_lines = False
+        if not plain:
+            steps = torch.tensor([[-1.5, 1.0]])
+            points = self._theta + steps.T * self._theta
+            self._vmapped = _agrees(lambda: vmap(self._loss)(points), lambda: self._one_by_one(points))
+            self._has_lines = linear_parameters == set(self._shapes) and _agrees(
+                lambda: self._on_lines(self._theta[None], steps)[0], lambda: self._one_by_one(points)
+            )
+        # Each way has its own rounding, and so its own loss at θ.
+        self._at_theta = self._along_zero = 0.0
+        self._at_theta = float(self.at(self._theta[None])[0])
+        self._along_zero = float(self.along(self._theta[None], np.zeros((1, 1)))[0, 0])
+
+    def at(self, vectors: Tensor) -> Floats:
+        """Return the changes ``(k,)`` at parameter vectors ``(k, d)`` in the order of ``module.parameters()``."""
+        try:
+            with torch.no_grad():
+                losses = vmap(self._loss)(vectors) if self._vmapped else self._one_by_one(vectors)
+        except RuntimeError as error:
+            raise InputError(
+                f"the model cannot be evaluated at other parameters than its own ({describe_error(error)}): use the "
+                "views white-box and likelihood-ratio, which only look at the report"
+            ) from error
+        changes: Floats = losses.double().numpy() - self._at_theta
+        return changes
+
+    def along(self, directions: Tensor, steps: Floats) -> Floats:
+        """Return the changes ``(k, c)`` at points θ + t·v, for directions v ``(k, d)`` and steps t ``(k, c)``."""
+        t = torch.from_numpy(np.ascontiguousarray(steps, dtype=np.float32))
+        if not self._has_lines:
+            return np.stack([self.at(self._theta + column[:, None] * directions) for column in t.T], axis=1)
+        rows = max(1, _POINTS // t.shape[1])
+        blocks = zip(directions.split(rows), t.split(rows), strict=True)
+        with torch.no_grad():
+            losses = torch.cat([self._on_lines(*block) for block in blocks])
+        changes: Floats = losses.double().numpy() - self._along_zero
+        return changes
+
+    def _one_by_one(self, vectors: Tensor) -> Tensor:
+        return torch.stack([self._loss(vector) for vector in vectors])
+
+    def _loss(self, vector: Tensor) -> Tensor:
+        """Return the loss at one parameter vector."""
+        return self._cross_entropy(functional_call(self._module, self._named(vector), (self._inputs,)))
+
+    def _on_lines(self, directions: Tensor, steps: Tensor) -> Tensor:
+        return vmap(vmap(self._on_line, (None, 0)))(directions, steps)
+
+    def _on_line(self, direction: Tensor, t: Tensor) -> Tensor:
+        """Return the loss at one point θ + t·v.
+
+        A linear layer or convolution is linear in its parameters: its output at θ + t·v is that at θ plus t times that
+        at v. Under vmap, products of v with the input are then computed once per direction instead of once per step,
+        and no vector θ + t·v is ever made.
+        """
+        moves = self._named(direction)
+        handles = []
+        for prefix, layer in self._layers.items():
+            hook = partial(_moved, t, moves[f"{prefix}weight"], moves.get(f"{prefix}bias"))
+            handles.append(layer.register_forward_hook(hook))
+        try:
+            return self._cross_entropy(self._module(self._inputs))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _named(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the pieces of a vector by the names of the parameters."""
+        pieces = vector.split([shape.numel() for shape in self._shapes.values()])
+        named = {}
+        for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True):
+            named[name] = piece.view(shape)
+        return named
+
+    def _cross_entropy(self, logits: Tensor) -> Tensor:
+        """Return the example's loss, for a language model the mean over the positions that count."""
+        if not self._task.per_position:
+            return F.cross_entropy(logits, self._targets)
+        ignored = ignored_index(self._task)
+        total = F.cross_entropy(logits.transpose(1, 2), self._targets, reduction="sum", ignore_index=ignored)
+        return total / (self._targets != ignored).sum().clamp(min=1)
+
+
+def _moved(
+    t: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    """Return a layer's output after a step t along its part of a direction."""
+    if isinstance(layer, nn.Conv2d):
+        slope = layer._conv_forward(inputs[0], weight, bias)
+    else:
+        slope = F.linear(inputs[0], weight, bias)
+    return torch.addcmul(output, slope, t)
+
+
+def _agrees(fast: Callable[[], Tensor], plain: Callable[[], Tensor]) -> bool:
+    """Return whether a fast way works and gives the same losses."""
+    try:
+        with torch.no_grad():
+            return torch.allclose(fast(), plain(), rtol=1e-3, atol=1e-4)
+    except (RuntimeError, KeyError):
+        return False
 
 
 class BlackBox:
@@ -50,42 +199,55 @@ class BlackBox:
         views: Collection[str] = VIEWS,
     ) -> None:
         self.crafted, self.mechanism, self.server = crafted, mechanism, server
-        self.views = [view for view in VIEWS if view in views]
-        self.plane = Plane.of(crafted)
         self.step = server.step(mechanism, crafted.dim)
+        self.compared = _COMPARED[crafted.rule] if "black-box" in views else ()
         self._rng = rng
-        self._scores: dict[str, list[Floats]] = {view: [] for view in self.views}
+        self._scores: dict[str, list[Floats]] = {view: [] for view in VIEWS if view in views}
         self._sent_first: list[Bools] = []
 
-    def toss(self, count: int) -> tuple[Bools, Floats]:
-        """Return which trials send g₁, and uniform numbers ``(clients, 3, count)``."""
-        sent_first = toss_coins(self.mechanism, count, self._rng)
-        return sent_first, self._rng.random((self.crafted.clients, UNIFORMS, count))
+    def toss(self, count: int) -> tuple[Bools, list[Batch], Floats]:
+        """Return which trials send g₁, what to randomize, and uniform numbers ``(clients, 3, count)``."""
+        sent_first, batches = toss_coins(self.crafted, self.mechanism, count, self._rng)
+        return sent_first, batches, self._rng.random((self.crafted.clients, UNIFORMS, count))
 
-    @property
-    def compared_examples(self) -> Sequence[int]:
-        """The examples whose losses the paper's test compares."""
-        if "black-box" not in self.views:
-            return ()
-        return {"loss-falls": (0,), "larger-change": (0, 1), "signs": ()}[self.crafted.rule]
+    def record(
+        self, sent_first: Bools, changes: Sequence[Floats], sign_sums: Callable[[], Floats], total: Floats
+    ) -> None:
+        """Add trials.
 
-    def record(self, sent_first: Bools, paper_scores: Floats | None, total: Floats) -> None:
-        """Add trials: scores of the paper's test, and the sums of reports ``(k, r)`` recovered from the parameters."""
-        if paper_scores is not None:
-            self._scores["black-box"].append(paper_scores)
-        if "parameter-change" in self.views:
-            ratio = self.plane.log_ratio(total, self.mechanism, self.crafted.dim, self.crafted.clients)
-            self._scores["parameter-change"].append(ratio)
+        Args:
+            sent_first: Whether each of k trials sent g₁.
+            changes: The change of the loss of each compared example, ``(k,)`` each.
+            sign_sums: Computes the sum of the signs of θₜ − θₜ₊₁, ``(k,)``, which only one of the tests needs.
+            total: The sums of reports in the plane, ``(k, r)``, recovered from the parameters.
+        """
         self._sent_first.append(sent_first)
+        if "black-box" in self._scores:
+            # The paper's tests guess g₁ at 0 and above.
+            if self.crafted.rule == "signs":
+                # Eq. 7 is printed for θₜ₊₁ − θₜ, but the server subtracts the gradient: θₜ − θₜ₊₁ has g₁'s sign.
+                scores = sign_sums()
+            elif self.crafted.rule == "larger-change":
+                scores = np.abs(changes[0]) - np.abs(changes[1])  # Eq. 6
+            else:
+                scores = -changes[0]  # Eq. 4
+            self._scores["black-box"].append(scores)
+        if "parameter-change" in self._scores:
+            ratio = self.crafted.log_ratio(total, self.mechanism, self.crafted.clients)
+            self._scores["parameter-change"].append(ratio)
 
     def trials(self) -> dict[str, Trials]:
         """Return all trials so far, by view."""
         sent_first = np.concatenate(self._sent_first)
-        ratio_thresholds = self.plane.thresholds(self.mechanism, self.crafted.dim, self.crafted.clients)
-        thresholds = {"black-box": (0.0, 0.0), "parameter-change": ratio_thresholds}
-        return {
-            view: Trials(np.concatenate(scores), sent_first, *thresholds[view]) for view, scores in self._scores.items()
-        }
+        thresholds = {"parameter-change": self.crafted.thresholds(self.mechanism, self.crafted.clients)}
+        trials = {}
+        for view, scores in self._scores.items():
+            trials[view] = Trials(np.concatenate(scores), sent_first, *thresholds.get(view, (0.0, 0.0)))
+        return trials
+
+
+Losses = Mapping[tuple[int, int], LossChange]
+"""By the model's identity and the index of the example."""
 
 
 def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = False) -> None:
@@ -98,150 +260,113 @@ def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = Fal
         games: Games with the same dimension and number of clients.
         trials: Trials per game.
         seed: Seed of the directions.
-        plain: Use `PlainTrials` throughout, as a reference.
+        plain: Play all games in the plain way, as a reference.
     """
-    on_lines = [game for game in games if not plain and _moves_on_lines(game)]
-    players: list[Player] = [LineTrials(on_lines)] if on_lines else []
-    players += [PlainTrials(game) for game in games if game not in on_lines]
+    losses: dict[tuple[int, int], LossChange] = {}
+    for game in games:
+        for example in game.compared:
+            key = (id(game.crafted.model), example)
+            if key not in losses:
+                losses[key] = LossChange(game.crafted, example, plain=plain)
     dim, clients = games[0].crafted.dim, games[0].crafted.clients
+    on_lines: list[BlackBox] = []
+    others: list[BlackBox] = []
+    for game in games:
+        # A subclass may report anything, so only LDPSGD itself qualifies.
+        is_line = type(game.mechanism) is LDPSGD and clients == 1 and game.server.radius is None
+        (on_lines if is_line and not plain else others).append(game)
     generator = torch.Generator().manual_seed(seed % 2**32)
     rows = max(1, min(trials, _CHUNK // dim))
     buffer = torch.empty((clients, rows, dim))
     for start in track(range(0, trials, rows), "trials that see the model"):
         buffer.normal_(generator=generator)
         normals = [Normals(array[: min(rows, trials - start)].numpy()) for array in buffer]
-        for player in players:
-            player.play(normals)
+        if on_lines:
+            _play_on_lines(on_lines, normals[0], losses)
+        for game in others:
+            _play_plainly(game, normals, losses)
 
 
-def _moves_on_lines(game: BlackBox) -> bool:
-    """Return whether reports are multiples of the directions: LDP-SGD, a single client, no projection."""
-    # A subclass may report anything, so only LDPSGD itself qualifies.
-    ldp_sgd = isinstance(game.mechanism, LDPSGD) and is_memoryless(game.mechanism)
-    return ldp_sgd and game.crafted.clients == 1 and game.server.radius is None
+def _play_plainly(game: BlackBox, normals: Sequence[Normals], losses: Losses) -> None:
+    """Play one trial per row of the normal vectors, one array ``(k, d)`` per client: randomize, average, update."""
+    crafted, mechanism = game.crafted, game.mechanism
+    sent_first, batches, uniforms = game.toss(len(normals[0].values))
+    means, buffer = np.empty_like(normals[0].values), np.empty_like(normals[0].values)
+    for gradient, rows in batches:
+        own = normals[0].rows(rows.start, rows.stop)
+        mechanism.sent(gradient, own, uniforms[0][:, rows], out=means[rows])
+    for gradient, theirs, numbers in zip(crafted.others, normals[1:], uniforms[1:], strict=True):
+        means += mechanism.sent(gradient, theirs, numbers, out=buffer)
+    means /= np.float32(crafted.clients)
+    theta = parameter_vector(crafted.model).numpy()
+    models = game.server.move(theta, means, mechanism)
+    changes = [losses[id(crafted.model), example].at(torch.from_numpy(models)) for example in game.compared]
+    moves = np.subtract(theta, models, out=buffer)
+    projected = (moves @ crafted.plane[0].astype(np.float32)).astype(np.float64)
+    game.record(
+        sent_first,
+        changes,
+        lambda: np.sign(moves).sum(axis=1, dtype=np.float64),
+        projected * crafted.clients / game.step,
+    )
 
 
-class Player(Protocol):
-    """A way to play trials."""
+@dataclass(eq=False)
+class _OnLines:
+    """The trials of one game of LDP-SGD: each report is its direction times a scale."""
 
-    def play(self, normals: Sequence[Normals]) -> None:
-        """Play one trial per row of the normal vectors, which are one array ``(k, d)`` per client."""
-        ...
-
-
-class PlainTrials:
-    """The plain way: one game, with every report and every model in full (Algorithm 3)."""
-
-    def __init__(self, game: BlackBox) -> None:
-        self._game = game
-        crafted, pair = game.crafted, game.crafted.pair
-        self._theta: Vector = parameter_vector(crafted.model).numpy()
-        self._losses: ExampleLosses | None = None
-        if count := len(game.compared_examples):
-            self._losses = ExampleLosses(crafted.model, pair.task, pair.inputs[:count], pair.targets[:count])
-            self._before = self._losses.at(torch.from_numpy(self._theta[None]))
-
-    def play(self, normals: Sequence[Normals]) -> None:
-        """Randomize, average, update the model, and score it."""
-        game, crafted, count = self._game, self._game.crafted, len(normals[0].values)
-        sent_first, uniforms = game.toss(count)
-        means, buffer = np.empty_like(normals[0].values), np.empty_like(normals[0].values)
-        for gradient, start, stop in batches_of_one_gradient(crafted, game.mechanism, sent_first):
-            rows = normals[0].rows(start, stop)
-            game.mechanism.sent(gradient, rows, uniforms[0][:, start:stop], out=means[start:stop])
-        for gradient, rows, numbers in zip(crafted.others, normals[1:], uniforms[1:], strict=True):
-            means += game.mechanism.sent(gradient, rows, numbers, out=buffer)
-        means /= np.float32(crafted.clients)
-        models = game.server.move(self._theta, means, game.mechanism)
-        changes = np.subtract(self._theta, models, out=buffer)
-        projected = (changes @ game.plane.basis.astype(np.float32)).astype(np.float64)
-        game.record(sent_first, self._paper_scores(models, changes), projected * crafted.clients / game.step)
-
-    def _paper_scores(self, models: Reports, changes: Reports) -> Floats | None:
-        """Return the scores of the paper's test, or None if the view is not wanted."""
-        if "black-box" not in self._game.views:
-            return None
-        if self._losses is None:
-            # Eq. 7 is printed for θₜ₊₁ − θₜ, but the server subtracts the gradient: θₜ − θₜ₊₁ has g₁'s sign.
-            signs: Floats = np.sign(changes).sum(axis=1, dtype=np.float64)
-            return signs
-        loss_changes = self._losses.at(torch.from_numpy(models)) - self._before
-        return paper_scores(self._game.crafted.rule, [*loss_changes.T])
+    game: BlackBox
+    sent_first: Bools
+    projected: Floats
+    scales: Floats
+    changes: list[Floats] = field(default_factory=list)
 
 
-class LineTrials:
-    """The fast way: several games of LDP-SGD, whose reports are multiples of the normal vectors.
-
-    No report and no model is ever made. Games at the same model share the evaluations of an example, one column per
-    game.
-    """
-
-    def __init__(self, games: Sequence[BlackBox]) -> None:
-        self._games = games
-        self._losses: dict[tuple[int, int], tuple[ExampleLosses, float]] = {}
-        for game in games:
-            for example in game.compared_examples:
-                key = (id(game.crafted.model), example)
-                if key not in self._losses:
-                    pair, rows = game.crafted.pair, slice(example, example + 1)
-                    losses = ExampleLosses(game.crafted.model, pair.task, pair.inputs[rows], pair.targets[rows])
-                    self._losses[key] = losses, losses.at_theta()
-
-    def play(self, normals: Sequence[Normals]) -> None:
-        """Compute the scales of all games' reports, then all losses together."""
-        (drawn,) = normals
-        projected: dict[int, Floats] = {}
-        played = []
-        for game in self._games:
-            key = id(game.crafted)
-            if key not in projected:
-                products = drawn.values @ game.plane.basis.astype(np.float32)
-                projected[key] = products.astype(np.float64)
-            played.append((game, *_scales(game, projected[key], drawn.lengths)))
-        loss_changes = self._loss_changes(drawn, played)
-        for game, sent_first, scales in played:
-            scores = None
-            if "black-box" in game.views and game.crafted.rule == "signs":
-                scores = np.sign(scales) * drawn.sign_sums
-            elif "black-box" in game.views:
-                changes = [loss_changes[id(game), example] for example in game.compared_examples]
-                scores = paper_scores(game.crafted.rule, changes)
-            game.record(sent_first, scores, projected[id(game.crafted)] * scales[:, None])
-
-    def _loss_changes(
-        self, drawn: Normals, played: Sequence[tuple[BlackBox, Bools, Floats]]
-    ) -> dict[tuple[int, int], Floats]:
-        """Return how much the loss of each example changed in each game, by game and example."""
-        changes: dict[tuple[int, int], Floats] = {}
-        directions = torch.from_numpy(drawn.values)
-        for (model, example), (losses, before) in self._losses.items():
-            games = [
-                (game, scales)
-                for game, _, scales in played
-                if id(game.crafted.model) == model and example in game.compared_examples
-            ]
-            steps = np.stack([-game.step * scales for game, scales in games], axis=1)
-            after = losses.along(directions, steps)
-            changes |= {(id(game), example): after[:, i] - before for i, (game, _) in enumerate(games)}
-        return changes
+def _play_on_lines(games: Sequence[BlackBox], drawn: Normals, losses: Losses) -> None:
+    """Play one trial of each game per normal vector, whose multiples are the reports of LDP-SGD."""
+    projected: dict[int, Floats] = {}  # by the identity of what was crafted, which all mechanisms share
+    played = []
+    for game in games:
+        assert isinstance(game.mechanism, LDPSGD)
+        basis, *gradients = game.crafted.plane
+        if id(game.crafted) not in projected:
+            products = drawn.values @ basis.astype(np.float32)
+            projected[id(game.crafted)] = products.astype(np.float64)
+        coordinates = projected[id(game.crafted)]
+        sent_first, batches, (uniforms,) = game.toss(len(coordinates))
+        scales = np.empty(len(coordinates))
+        for gradient, (_, rows) in zip(gradients, batches, strict=True):
+            scales[rows] = game.mechanism.scales(gradient, coordinates[rows], drawn.lengths[rows], uniforms[:, rows])
+        played.append(_OnLines(game, sent_first, coordinates, scales))
+    for (model, example), loss in losses.items():
+        sharing = [one for one in played if id(one.game.crafted.model) == model and example in one.game.compared]
+        _add_changes(sharing, loss, torch.from_numpy(drawn.values))
+    for one in played:
+        total = one.projected * one.scales[:, None]
+        one.game.record(one.sent_first, one.changes, partial(_sign_sums, drawn, one.scales), total)
 
 
-def _scales(game: BlackBox, projected: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """Return which trials send g₁, and the factors that turn their normal vectors into reports."""
-    mechanism = game.mechanism
-    assert isinstance(mechanism, LDPSGD)
-    sent_first, (uniforms,) = game.toss(len(projected))
-    boundary = int(sent_first.sum())  # LDP-SGD is memoryless, so the trials of g₁ come first
-    parts = [
-        mechanism.scales(gradient, projected[rows], lengths[rows], uniforms[:, rows])
-        for gradient, rows in ((game.plane.first, slice(0, boundary)), (game.plane.second, slice(boundary, None)))
-    ]
-    return sent_first, np.concatenate(parts)
+def _sign_sums(drawn: Normals, scales: Floats) -> Floats:
+    """Return the sum of the signs of each report."""
+    return np.sign(scales) * drawn.sign_sums
 
 
-def paper_scores(rule: Rule, loss_changes: Sequence[Floats]) -> Floats:
-    """Return the paper's tests as scores, from each example's change of loss: g₁ at 0 and above."""
-    if rule == "larger-change":  # Eq. 6
-        scores: Floats = np.abs(loss_changes[0]) - np.abs(loss_changes[1])
-        return scores
-    return -loss_changes[0]  # Eq. 4
+def _add_changes(played: Sequence[_OnLines], loss: LossChange, directions: Tensor) -> None:
+    """Add the change of an example's loss to all games at the same model."""
+    by_step: dict[float, list[_OnLines]] = {}
+    for one in played:
+        by_step.setdefault(one.game.step, []).append(one)
+    points = []
+    for step, same_step in by_step.items():
+        points.append(-step * same_step[0].scales)
+        # Reports are unit vectors up to their sign, so games with the same ε meet at two points of each line.
+        if len(same_step) > 1:
+            points.append(step * same_step[0].scales)
+    if not points:
+        return
+    changes = iter(loss.along(directions, np.stack(points, axis=1)).T)
+    for same_step in by_step.values():
+        change = next(changes)
+        opposite = next(changes) if len(same_step) > 1 else change
+        for one in same_step:
+            one.changes.append(np.where(one.scales == same_step[0].scales, change, opposite))

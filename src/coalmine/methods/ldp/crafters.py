@@ -2,8 +2,9 @@
 
 A crafter is any function ``(model, pair) -> (g1, g2)`` that returns two flat gradients in the order of
 ``model.parameters()``. The six below are small frozen objects of that kind, and `GradientFlip` wraps any other. A
-crafter may have two more attributes:
+crafter may have three more attributes:
 
+* ``name``, for results; by default that of the function or class;
 * ``rule``, the black-box test of the distinguisher who knows the crafter (``"loss-falls"`` if it has none);
 * ``prepare(model, examples, pair, rng)``, which returns the model that a colluding server sends instead of its own.
 
@@ -25,24 +26,57 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from coalmine.errors import InputError, check_count, check_positive, did_you_mean
-from coalmine.methods.ldp.pair import Pair
+from coalmine.errors import InputError, check_count, check_kind, check_positive, did_you_mean
 from coalmine.protocol import Vector
 from coalmine.simulation.client import loss_of, tensors
-from coalmine.simulation.data.federated import Examples
+from coalmine.simulation.data.federated import Examples, Task
 from coalmine.simulation.flat import parameter_vector
+from coalmine.usercode import errors_of
 
 Rule = Literal["loss-falls", "larger-change", "signs"]
 """The black-box tests of Equations 4, 6 and 7."""
 
+
+@dataclass(frozen=True)
+class Pair:
+    """The examples x₁ and x₂ that crafter and distinguisher share.
+
+    Args:
+        inputs: Both inputs as the model takes them, ``(2, ...)``.
+        targets: Both labels, ``(2,)``, or ``(2, positions)`` for a language model.
+        task: What the model predicts.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    task: Task
+
+    def loss(self, model: nn.Module, index: int, inputs: Tensor | None = None) -> Tensor:
+        """Return the loss of example 0 or 1; ``inputs`` ``(1, ...)`` replaces its input but not its label."""
+        rows = slice(index, index + 1)
+        return loss_of(model, self.task, self.inputs[rows] if inputs is None else inputs, self.targets[rows])
+
+    def gradient(self, model: nn.Module, index: int, inputs: Tensor | None = None) -> Vector:
+        """Return the gradient of `loss` in all trainable parameters, as one flat float32 vector."""
+        return gradient_of(self.loss(model, index, inputs), model)
+
+
 Crafter = Callable[[nn.Module, Pair], tuple[Vector, Vector]]
 """Maps a model and a pair of examples to the gradients g₁ and g₂."""
+
+
+def gradient_of(loss: Tensor, model: nn.Module) -> Vector:
+    """Return the gradient of a loss in all trainable parameters, as one flat float32 vector."""
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    flat: Vector = torch.cat([gradient.reshape(-1) for gradient in gradients]).float().numpy()
+    return flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +92,7 @@ class Benign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Perturbation:
-    """A crafter that perturbs something by ``alpha``, positive."""
-
-    rule: ClassVar[Rule] = "loss-falls"
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
-
-
-class InputPerturbation(_Perturbation):
+class InputPerturbation:
     """The gradients of an example and of an adversarial perturbation of it (FGSM; Goodfellow et al. 2015).
 
     Args:
@@ -76,6 +100,10 @@ class InputPerturbation(_Perturbation):
     """
 
     name: ClassVar[str] = "input-perturbation"
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁ + α·sgn(∇ₓf); θ)."""
@@ -87,7 +115,8 @@ class InputPerturbation(_Perturbation):
         return pair.gradient(model, 0), pair.gradient(model, 0, perturbed)
 
 
-class ParameterRetrogression(_Perturbation):
+@dataclass(frozen=True, kw_only=True)
+class ParameterRetrogression:
     """An example's gradients at the model, and at parameters moved up its loss.
 
     Args:
@@ -95,6 +124,10 @@ class ParameterRetrogression(_Perturbation):
     """
 
     name: ClassVar[str] = "parameter-retrogression"
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁; θ + α∇f(x₁; θ))."""
@@ -115,7 +148,6 @@ class GradientFlip:
     """
 
     name: ClassVar[str] = "gradient-flip"
-    rule: ClassVar[Rule] = "loss-falls"
     of: Crafter = field(default_factory=Benign)
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
@@ -128,9 +160,6 @@ class GradientFlip:
 class Collusion:
     """A flipped gradient at a malicious model of the server, on which the example's loss is huge.
 
-    The server trains its model on examples of one other label only, so that the client's gradient is at least as long
-    as the clip norm and no random sign hides it.
-
     Args:
         steps: Steps of SGD that make the malicious model.
         learning_rate: Learning rate of SGD.
@@ -138,7 +167,6 @@ class Collusion:
     """
 
     name: ClassVar[str] = "collusion"
-    rule: ClassVar[Rule] = "loss-falls"
     steps: int = 100
     learning_rate: float = 0.1
     batch_size: int = 32
@@ -156,6 +184,8 @@ class Collusion:
         other_labels = np.setdiff1d(np.unique(examples.targets), [label])
         if not other_labels.size:
             raise InputError(f"collusion needs data with at least two classes, and all labels here are {label}")
+        # A model that has only seen another label makes the client's gradient at least as long as the clip norm, so
+        # that the random sign of short gradients (Algorithm 1, line 2) does not hide it.
         others = examples[np.flatnonzero(examples.targets == rng.choice(other_labels))]
         trained = copy.deepcopy(model).train()
         optimizer = torch.optim.SGD(trained.parameters(), lr=self.learning_rate)
@@ -211,14 +241,64 @@ def crafter_named(name: str, *, norm: float = 1.0, alpha: float = 1.0) -> Crafte
     Raises:
         InputError: If there is no such crafter.
     """
-    crafters: dict[str, Callable[[], Crafter]] = {
-        "benign": Benign,
-        "input-perturbation": lambda: InputPerturbation(alpha=alpha),
-        "parameter-retrogression": lambda: ParameterRetrogression(alpha=alpha),
-        "gradient-flip": GradientFlip,
-        "collusion": Collusion,
-        "dummy-gradient": lambda: DummyGradient(norm=norm),
-    }
-    if name not in crafters:
+    if name not in CRAFTERS:
         raise InputError(f'unknown crafter "{name}". {did_you_mean(name, [*CRAFTERS, "path.py:function"])}')
-    return crafters[name]()
+    crafters: tuple[Crafter, ...] = (
+        Benign(),
+        InputPerturbation(alpha=alpha),
+        ParameterRetrogression(alpha=alpha),
+        GradientFlip(),
+        Collusion(),
+        DummyGradient(norm=norm),
+    )
+    return crafters[CRAFTERS.index(name)]
+
+
+def name_of(crafter: Crafter) -> str:
+    """Return a crafter's ``name``, or the name of the function or class."""
+    return str(getattr(crafter, "name", None) or getattr(crafter, "__name__", type(crafter).__name__))
+
+
+def rule_of(crafter: Crafter) -> Rule:
+    """Return the black-box test that fits a crafter: its ``rule``, or Equation 4 if it has none."""
+    rule: Rule = getattr(crafter, "rule", "loss-falls")
+    if rule not in get_args(Rule):
+        raise InputError(
+            f"the rule of crafter {name_of(crafter)} must be one of {', '.join(get_args(Rule))}, got {rule!r}"
+        )
+    return rule
+
+
+def craft(
+    crafter: Crafter, model: nn.Module, examples: Examples, pair: Pair, rng: np.random.Generator
+) -> tuple[nn.Module, Vector, Vector]:
+    """Return the model that the server sends, and the crafter's two gradients as float32 vectors.
+
+    Raises:
+        InputError: If a user's crafter fails, or its gradients are not two different, finite, nonzero vectors of the
+            model's length.
+    """
+    who = f"crafter {name_of(crafter)}"
+    with errors_of(f"{who} failed"):
+        prepare = getattr(crafter, "prepare", None)
+        sent = model if prepare is None else prepare(model, examples, pair, rng)
+        check_kind(f"the model that {who} prepares", sent, nn.Module, "a torch module")
+        shape = (parameter_vector(sent).numel(),)
+        gradients: object = crafter(sent, pair)
+    if not isinstance(gradients, tuple) or len(gradients) != 2:
+        raise InputError(f"{who} must return a tuple of two gradients, got {type(gradients).__name__}")
+    vectors: list[Vector] = []
+    for name, gradient in zip(("g1", "g2"), gradients, strict=True):
+        array = gradient.detach().cpu().numpy() if isinstance(gradient, Tensor) else np.asarray(gradient)
+        if array.shape != shape or array.dtype.kind not in "fiu":
+            raise InputError(
+                f"{name} of {who} must be real numbers of shape {shape}, got {array.dtype} of shape {array.shape}"
+            )
+        vectors.append(np.ascontiguousarray(array, dtype=np.float32))
+        # The reports of a zero gradient are pure noise.
+        if not np.isfinite(vectors[-1]).all() or not vectors[-1].any():
+            raise InputError(f"{name} of {who} must be finite and not zero")
+    first, second = vectors
+    if np.array_equal(first, second):
+        raise InputError(f"{who} returned the same gradient twice: there is nothing to distinguish")
+    return sent, first, second

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.drawing.files import SERIES, THEORY
 from coalmine.errors import InputError
+from coalmine.methods.ldp.settings import VIEWS, adversary_name
 from coalmine.methods.ldp.tables import trials_text
-from coalmine.methods.ldp.views import VIEWS, adversary_name
 from coalmine.results.result import Result
 
 if TYPE_CHECKING:

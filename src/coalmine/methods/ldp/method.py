@@ -68,7 +68,7 @@ class LdpMethod(Method):
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
         """Return a result with its estimates, joint bound and claim test computed again from its trials."""
-        from coalmine.methods.ldp.evidence import recomputed
+        from coalmine.methods.ldp.lower_bounds import recomputed
 
         return recomputed(result)
 

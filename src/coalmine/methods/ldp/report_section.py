@@ -10,10 +10,10 @@ from coalmine.drawing import numbers
 from coalmine.drawing.charts import BOUND, ESTIMATE, THEORY, Figure, placed, unit
 from coalmine.drawing.html import Html, joined, paragraphs, table, tag
 from coalmine.drawing.sections import Part, warning_list
+from coalmine.methods.ldp.settings import adversary_name
 from coalmine.methods.ldp.tables import summary
-from coalmine.methods.ldp.views import adversary_name
-from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import share_of_claim
+from coalmine.results.result import MethodResults, Result
 
 _KINDS = ("lower bound", "estimate")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
 from coalmine.config.settings import Settings, Several
 from coalmine.errors import InputError, check_positive, did_you_mean
-from coalmine.methods.ldp.views import VIEWS, LDPView
 from coalmine.progress import track
 
 if TYPE_CHECKING:
@@ -21,7 +18,29 @@ if TYPE_CHECKING:
     from coalmine.simulation.data import FederatedData
     from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 
-_MECHANISMS = ("ldp-sgd", "gaussian", "privunit")
+LDPView = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
+"""Name of a view of the LDP audit."""
+
+VIEWS: tuple[LDPView, ...] = get_args(LDPView)
+"""The paper's tests on the report and on the model, then ours on the same."""
+
+ADVERSARIES = {
+    "white-box": "sees the report and compares its cosines with both gradients",
+    "black-box": "sees the model before and after the update and applies the paper's test",
+    "likelihood-ratio": "sees the report and knows how likely each gradient makes it",
+    "parameter-change": "sees the model before and after the update and recovers the report from the change",
+}
+"""What the adversary of each view does, continuing "an adversary who ..."."""
+
+SCORES = {
+    "white-box": "difference of cosines",
+    "likelihood-ratio": "log-likelihood ratio",
+    "parameter-change": "log-likelihood ratio",
+    "loss-falls": "decrease of the loss of x₁",
+    "larger-change": "difference of the loss changes of x₁ and x₂",
+    "signs": "sum of the signs of the parameter change",
+}
+"""What the score of each view is. That of the black box depends on the crafter's rule."""
 
 
 class LDPSettings(Settings):
@@ -70,9 +89,6 @@ class LDPSettings(Settings):
         0, ge=0, description="rounds of training with the mechanism, at the largest ε, before the audit"
     )
     round_clients: int = Field(50, ge=1, description="clients per round of that training")
-    stop_when_refuted: bool = Field(
-        False, description="stop as soon as a claim is refuted; only the bound anytime is then valid"
-    )
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
 
@@ -80,7 +96,7 @@ class LDPSettings(Settings):
     @classmethod
     def _check_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         """Refuse a claim of ε ≤ 0 here, where its line in the file is known."""
-        return tuple(check_positive("epsilon", epsilon) for epsilon in value)
+        return tuple(check_positive("epsilon", epsilon) for epsilon in dict.fromkeys(value))
 
     def mechanisms(self) -> list[LocalMechanism]:
         """Return one mechanism for each claimed ε."""
@@ -90,45 +106,43 @@ class LDPSettings(Settings):
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
-        _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
-        if is_user_model(self.mechanism):
-            if len(self.epsilon) != 1:
-                raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
-            function, delta = load_function(self.mechanism), self.delta or 0.0
-            return [OwnMechanism(function=function, epsilon=e, norm=self.clip_norm, delta=delta) for e in self.epsilon]
-        if self.mechanism not in _MECHANISMS:
-            available = did_you_mean(self.mechanism, [*_MECHANISMS, "path.py:function"])
-            raise InputError(f'unknown mechanism "{self.mechanism}". {available}')
-        if self.mechanism == "gaussian":
-            delta = 1e-5 if self.delta is None else self.delta
-            return [LocalGaussian(epsilon=epsilon, norm=self.clip_norm, delta=delta) for epsilon in self.epsilon]
-        if self.delta is not None:
+        if self.delta is not None and self.mechanism in ("ldp-sgd", "privunit"):
             raise InputError(f"{self.mechanism} claims δ = 0, got delta = {self.delta:g}: leave delta out")
-        kind = LDPSGD if self.mechanism == "ldp-sgd" else PrivUnit2
-        return [kind(epsilon=epsilon, norm=self.clip_norm) for epsilon in self.epsilon]
+        norm = self.clip_norm
+        match self.mechanism:
+            case "ldp-sgd":
+                return [LDPSGD(epsilon=epsilon, norm=norm) for epsilon in self.epsilon]
+            case "privunit":
+                return [PrivUnit2(epsilon=epsilon, norm=norm) for epsilon in self.epsilon]
+            case "gaussian":
+                delta = 1e-5 if self.delta is None else self.delta
+                return [LocalGaussian(epsilon=epsilon, norm=norm, delta=delta) for epsilon in self.epsilon]
+        if not is_user_model(self.mechanism):
+            names = ("ldp-sgd", "gaussian", "privunit", "path.py:function")
+            raise InputError(f'unknown mechanism "{self.mechanism}". {did_you_mean(self.mechanism, names)}')
+        if len(self.epsilon) != 1:
+            raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
+        function = load_function(self.mechanism)
+        return [OwnMechanism(function=function, epsilon=self.epsilon[0], norm=norm, delta=self.delta or 0.0)]
 
     def crafters(self) -> list[Crafter]:
         """Return the named crafters, and one dummy gradient for each norm."""
-        from coalmine.methods.ldp.crafters import CRAFTERS, crafter_named
-        from coalmine.methods.ldp.crafting import name_of
+        from coalmine.methods.ldp.crafters import CRAFTERS, DummyGradient, crafter_named
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
-        names = [crafter for name in self.crafter for crafter in (CRAFTERS if name == "all" else (name,))]
-        _check_distinct("crafter", names)
-        _check_distinct("gradient_norm", [f"{norm:g}" for norm in self.gradient_norm or ()])
+        names: dict[str, None] = {}
+        for name in self.crafter:
+            names |= dict.fromkeys(CRAFTERS if name == "all" else (name,))
         if self.gradient_norm is not None and "dummy-gradient" not in names:
             raise InputError("gradient_norm belongs to the dummy gradient: add dummy-gradient to crafter")
         crafters: list[Any] = []
         for name in names:
             if is_user_model(name):
-                function: Any = load_function(name)
-                # Two files may have functions of the same name, or one that is named like ours.
-                taken = {*CRAFTERS, *map(name_of, crafters)}
-                crafters.append(_renamed(name, function) if name_of(function) in taken else function)
+                crafters.append(load_function(name))
             elif name == "dummy-gradient":
-                norms = (self.clip_norm,) if self.gradient_norm is None else self.gradient_norm
-                crafters += [crafter_named(name, norm=norm) for norm in norms]
+                for norm in dict.fromkeys(self.gradient_norm or (self.clip_norm,)):
+                    crafters.append(DummyGradient(norm=norm))
             else:
                 crafters.append(crafter_named(name, alpha=self.alpha))
         return crafters
@@ -158,7 +172,6 @@ class LDPSettings(Settings):
             server=self.server(),
             confidence=self.confidence,
             seed=self.seed,
-            stop_when_refuted=self.stop_when_refuted,
         )
 
     def _model(self, data: FederatedData, mechanisms: list[LocalMechanism], seed: int) -> nn.Module:
@@ -183,18 +196,6 @@ class LDPSettings(Settings):
         )
 
 
-def _check_distinct(setting: str, values: Sequence[str]) -> None:
-    """Refuse a value that is given twice, since results are named by it."""
-    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
-    if twice is not None:
-        raise InputError(f"{setting} contains {twice} twice: list each value once")
-
-
-def _renamed(name: str, crafter: Any) -> Any:
-    """Return the crafter under another name."""
-    renamed: Any = partial(crafter)
-    for attribute in ("rule", "prepare", "norm"):
-        if hasattr(crafter, attribute):
-            setattr(renamed, attribute, getattr(crafter, attribute))
-    renamed.name = name
-    return renamed
+def adversary_name(variant: str) -> str:
+    """Return the crafter's part of a result's variant: "dummy-gradient" of "dummy-gradient, ε = 4"."""
+    return variant.rpartition(", ε = ")[0]

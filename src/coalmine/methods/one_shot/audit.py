@@ -410,6 +410,8 @@ class OneShot(Audit):
                 ``delta`` differs from the claim's.
         """
         self._record.log.check_complete(self._record.view, self.view)
+        if claim is not None:
+            check_kind("claim", claim, Claim, "a Claim")
         tested = None if claim is None else self.tested_claim(claim)
         if claim is not None and tested is not None and not self._is_like_members(claim):
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
@@ -473,7 +475,7 @@ class OneShot(Audit):
         Example:
             >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="last:2")
             >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
-            1.37
+            1.36
         """
         if claim.rounds is None:
             claim = claim.replace(rounds=self.rounds)

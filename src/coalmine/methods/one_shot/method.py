@@ -149,6 +149,7 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
                 rounds=rounds,
                 delta=settings.delta,
             )
+            claim.curve()  # raises here, not where the power is computed
             power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
     clients = training.sampling().expected(population, rounds, 0)
     return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)

@@ -1,21 +1,20 @@
-"""Trials of the LDP audit: which of two gradients was randomized?
+"""Distinguishers: which of two gradients was randomized? (Matsumoto et al. 2022, Section 3.3)
 
-White-box trials, at the end of this module, see the report itself; black-box trials (`black_box`) see the model before
-and after it was applied. Either view has the paper's test (Matsumoto et al. 2022, Equations 4 to 7) and a likelihood
-ratio of ours.
+White-box trials, at the end of this module, see the report itself (Algorithm 4); those of `black_box` see the model
+before and after it was applied (Algorithm 3). Either view has the paper's test and a likelihood ratio of ours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import nn
 
 from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError
-from coalmine.methods.ldp.crafters import Rule
-from coalmine.methods.ldp.pair import Pair
+from coalmine.methods.ldp.crafters import Pair, Rule
 from coalmine.protocol import Vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism, Reports
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
@@ -61,6 +60,9 @@ class Trials:
 class Crafted:
     """What a crafter made, and what its distinguisher knows.
 
+    Reports depend on the gradient only through their coordinates in the plane of g₁ and g₂, so r ≤ 2 numbers per report
+    are all that a distinguisher needs.
+
     Args:
         first: g₁, ``(d,)``.
         second: g₂, ``(d,)``.
@@ -87,95 +89,73 @@ class Crafted:
         """The number of reports that are averaged."""
         return 1 + len(self.others)
 
-
-@dataclass(frozen=True, eq=False)
-class Plane:
-    """g₁ and g₂ in an orthonormal basis of the plane they span.
-
-    Reports depend on the gradient only through their coordinates in this plane, so r ≤ 2 numbers per report are all
-    that a distinguisher needs.
-
-    Args:
-        basis: Orthonormal columns, ``(d, r)``.
-        first: Coordinates of g₁, ``(r,)``.
-        second: Coordinates of g₂, ``(r,)``.
-    """
-
-    basis: Floats
-    first: Floats
-    second: Floats
-
-    @classmethod
-    def of(cls, crafted: Crafted) -> Plane:
-        """Return the plane of two gradients; r = 1 only in one dimension. If g₂ = −g₁, any second direction will do."""
-        both = np.stack([crafted.first, crafted.second], axis=1).astype(np.float64)
-        basis, triangle = np.linalg.qr(both)
-        return cls(basis, triangle[:, 0], triangle[:, 1])
+    @cached_property
+    def plane(self) -> tuple[Floats, Floats, Floats]:
+        """An orthonormal basis ``(d, r)`` of the plane, and the coordinates ``(r,)`` of g₁ and of g₂ in it."""
+        # r = 1 only in one dimension. If g₂ = −g₁, any second direction will do.
+        basis, triangle = np.linalg.qr(np.stack([self.first, self.second], axis=1).astype(np.float64))
+        return basis, triangle[:, 0], triangle[:, 1]
 
     @property
     def contrast(self) -> Floats:
         """g₁/‖g₁‖ − g₂/‖g₂‖: its product with a report is positive if the cosine with g₁ is the larger (Eq. 5)."""
-        return self.first / np.linalg.norm(self.first) - self.second / np.linalg.norm(self.second)
+        _, first, second = self.plane
+        return first / np.linalg.norm(first) - second / np.linalg.norm(second)
 
-    def log_ratio(self, total: Floats, mechanism: LocalMechanism, dim: int, clients: int) -> Floats:
-        """Return the log-likelihood ratio of g₁ to g₂ for sums of reports ``(k, r)``."""
-        log_first = mechanism.log_density(total, self.first, dim, clients)
-        return log_first - mechanism.log_density(total, self.second, dim, clients)
+    def log_ratio(self, total: Floats, mechanism: LocalMechanism, clients: int) -> Floats:
+        """Return the log-likelihood ratio of g₁ to g₂ for sums ``(k, r)`` of the reports of so many clients."""
+        _, first, second = self.plane
+        log_first = mechanism.log_density(total, first, self.dim, clients)
+        return log_first - mechanism.log_density(total, second, self.dim, clients)
 
-    def thresholds(self, mechanism: LocalMechanism, dim: int, clients: int) -> tuple[float, float]:
+    def thresholds(self, mechanism: LocalMechanism, clients: int) -> tuple[float, float]:
         """Return where the likelihood ratio guesses g₁ and g₂: at half of the strongest possible evidence, up to ε."""
-        contrast = self.contrast
-        length = float(np.linalg.norm(contrast))
+        length = float(np.linalg.norm(self.contrast))
         # Among several clients strong evidence hardly ever occurs, and an unknown density makes the ratio a mere score:
         # then guess every trial.
         if clients > 1 or length < 1e-12 or not mechanism.density_is_known:
             return 0.0, 0.0
-        strongest = contrast / length  # the report on the sphere that points most clearly to g₁
-        most, least = self.log_ratio(np.stack([strongest, -strongest]), mechanism, dim, clients)
+        strongest = self.contrast / length  # the report on the sphere that points most clearly to g₁
+        most, least = self.log_ratio(np.stack([strongest, -strongest]), mechanism, clients)
         return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
 
 
-def is_memoryless(mechanism: LocalMechanism) -> bool:
-    """Return whether reports are independent for certain, because only our own code draws them.
-
-    A subclass does not count: it may keep state wherever it likes, even in ``chance`` or ``clipped``.
-    """
-    return type(mechanism) in (LDPSGD, LocalGaussian, PrivUnit2)
+Batch = tuple[Vector, slice]
+"""A gradient, and the trials that send it in one call of the mechanism."""
 
 
-def toss_coins(mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> Bools:
-    """Return which trials send g₁, by one fair coin per trial."""
-    if is_memoryless(mechanism):
+def toss_coins(
+    crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator
+) -> tuple[Bools, list[Batch]]:
+    """Return which trials send g₁, by one fair coin per trial, and what to randomize in which order."""
+    # Reports are independent for certain only if our own code draws them. A subclass does not count: it may keep state
+    # wherever it likes, even in ``chance`` or ``clipped``.
+    if type(mechanism) in (LDPSGD, LocalGaussian, PrivUnit2):
         # Independent trials may come in any order: all of g₁ first, so that each gradient is randomized in one call.
-        return np.arange(trials) < rng.binomial(trials, 0.5)
+        boundary = int(rng.binomial(trials, 0.5))
+        batches = [(crafted.first, slice(0, boundary)), (crafted.second, slice(boundary, trials))]
+        return np.arange(trials) < boundary, batches
     # Other code may change from call to call. If g₁ always came first, such a drift would look like a leak.
-    return rng.random(trials) < 0.5
-
-
-def batches_of_one_gradient(
-    crafted: Crafted, mechanism: LocalMechanism, sent_first: Bools
-) -> list[tuple[Vector, int, int]]:
-    """Return the trials that are randomized in one call, in their order: the gradient, first trial, trial after it."""
-    if is_memoryless(mechanism):
-        boundary = int(sent_first.sum())
-        return [(crafted.first, 0, boundary), (crafted.second, boundary, len(sent_first))]
-    return [(crafted.first if first else crafted.second, i, i + 1) for i, first in enumerate(sent_first)]
+    sent_first = rng.random(trials) < 0.5
+    batches = []
+    for i, first in enumerate(sent_first):
+        batches.append((crafted.first if first else crafted.second, slice(i, i + 1)))
+    return sent_first, batches
 
 
 def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
-    """Return trials of a distinguisher who sees the report itself, for both white-box views.
+    """Return trials of a distinguisher who sees the report itself, for both white-box views (Algorithm 4).
 
     ``white-box`` compares cosines (Eq. 5). ``likelihood-ratio`` compares likelihoods, and guesses only where the
     evidence is strong. Only the report's coordinates in the plane are drawn where the mechanism allows it.
     """
-    plane, dim = Plane.of(crafted), crafted.dim
-    sent_first = toss_coins(mechanism, trials, rng)
-    batches = batches_of_one_gradient(crafted, mechanism, sent_first)
-    reports = np.concatenate(
-        [mechanism.coordinates(gradient, plane.basis, rng, stop - start) for gradient, start, stop in batches]
-    )
-    upper, lower = plane.thresholds(mechanism, dim, 1)
+    basis, _, _ = crafted.plane
+    sent_first, batches = toss_coins(crafted, mechanism, trials, rng)
+    reports = np.empty((trials, basis.shape[1]))
+    for gradient, rows in batches:
+        reports[rows] = mechanism.coordinates(gradient, basis, rng, rows.stop - rows.start)
+    upper, lower = crafted.thresholds(mechanism, 1)
     return {
-        "white-box": Trials(reports @ plane.contrast, sent_first),
-        "likelihood-ratio": Trials(plane.log_ratio(reports, mechanism, dim, 1), sent_first, upper, lower),
+        "white-box": Trials(reports @ crafted.contrast, sent_first),
+        "likelihood-ratio": Trials(crafted.log_ratio(reports, mechanism, 1), sent_first, upper, lower),
     }

@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.estimates import estimates
-from coalmine.methods.ldp.trials import Plane, Trials, is_memoryless, toss_coins, white_box
+from coalmine.methods.ldp.distinguishers import Trials, toss_coins, white_box
+from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from coalmine.stats import Counts
@@ -50,20 +50,18 @@ def test_the_likelihood_ratio_shows_all_of_epsilon_where_cosines_show_a_quarter(
 def test_likelihood_ratios_of_one_report_are_exact(mechanism):
     # Under g1 the mean of exp(−log ratio) is 1 for the true ratio, as both densities are positive everywhere.
     gradients = at_angle(1.0, (0.7, 2.0))
-    plane = Plane.of(gradients)
-    total = mechanism.projections(plane.first, gradients.dim, np.random.default_rng(0), 200_000)
-    inverse = np.exp(-plane.log_ratio(total, mechanism, gradients.dim, 1))
+    total = mechanism.projections(gradients.plane[1], gradients.dim, np.random.default_rng(0), 200_000)
+    inverse = np.exp(-gradients.log_ratio(total, mechanism, 1))
     assert inverse.mean() == pytest.approx(1, abs=5 * inverse.std() / math.sqrt(200_000))
 
 
 def test_likelihood_ratios_among_several_clients_are_calibrated_in_many_dimensions():
     gradients, mechanism, rng = at_angle(2.0, dim=3000), LDPSGD(epsilon=2.0), np.random.default_rng(0)
-    plane = Plane.of(gradients)
-    total = mechanism.projections(plane.first, 3000, rng, 100_000)
+    total = mechanism.projections(gradients.plane[1], 3000, rng, 100_000)
     for _ in range(3):
         others = rng.standard_normal(total.shape)
         total += others / np.sqrt(rng.chisquare(2998, 100_000) + (others**2).sum(axis=1))[:, None]
-    inverse = np.exp(-plane.log_ratio(total, mechanism, 3000, 4))
+    inverse = np.exp(-gradients.log_ratio(total, mechanism, 4))
     assert inverse.mean() == pytest.approx(1, abs=5 * inverse.std() / math.sqrt(100_000))
 
 
@@ -89,6 +87,7 @@ def test_a_subclass_that_keeps_state_anywhere_gets_its_coins_in_random_order(whe
             kept = where != "clipped" or next(calls) < 500
             return super().clipped(gradient) * (1.0 if kept else 1e-3)
 
-    assert not is_memoryless(Drifting(epsilon=1.0))
-    sent_first = toss_coins(Drifting(epsilon=1.0), 1000, np.random.default_rng(0))
+    gradients = dummy(4)
+    sent_first, batches = toss_coins(gradients, Drifting(epsilon=1.0), 1000, np.random.default_rng(0))
     assert 200 < sent_first[:500].sum() < 300  # if g₁ came first, the first 500 would all be its own
+    assert [gradient is gradients.first for gradient, _ in batches] == sent_first.tolist()

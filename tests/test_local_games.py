@@ -5,9 +5,8 @@ import pytest
 from scipy import special
 
 from coalmine.claims import Claim, EveryRound
-from coalmine.methods.ldp.claim import LocalClaimTest
-from coalmine.methods.ldp.estimates import shared_bound
-from coalmine.methods.ldp.games import play
+from coalmine.methods.ldp.lower_bounds import local_p_value, shared_bound
+from coalmine.testing.local import two_games
 
 DIM = 20
 GRADIENT = np.full(DIM, DIM**-0.5, dtype=np.float32)
@@ -15,7 +14,7 @@ GRADIENT = np.full(DIM, DIM**-0.5, dtype=np.float32)
 
 def played(randomize, *, trials=100, seed=0):
     rng = np.random.default_rng([seed, 1])
-    return dict(play(lambda g: randomize(g, rng), GRADIENT, rng.random(trials) < 0.5, rng=rng))
+    return dict(two_games(lambda g: randomize(g, rng), GRADIENT, rng.random(trials) < 0.5, rng=rng))
 
 
 def response(gradient, rng):
@@ -33,7 +32,7 @@ def exceeds_pair(game):
 def exceeds_curve(game):
     # Opposite gradients of norm 1 are 2 apart.
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
-    return LocalClaimTest([game], claim).p_value(1.0) <= 0.2
+    return local_p_value([game], claim) <= 0.2
 
 
 @pytest.mark.parametrize(("randomize", "exceeds"), [(response, exceeds_pair), (gaussian, exceeds_curve)])
