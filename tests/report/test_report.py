@@ -27,9 +27,8 @@ from coalmine.report.first_screen import first_page
 from coalmine.report.page import report, write_report
 from coalmine.report.picture import picture
 from coalmine.report.sentences import in_short, odds, sentence
+from coalmine.results.io import read_run_directory, write_manifest
 from coalmine.results.tables import Group, grouped
-from coalmine.results.io import write_manifest
-from coalmine.results.io import read_run_directory
 from coalmine.results.verdict import Verdict
 from coalmine.stats import METHODS, Estimate
 from coalmine.stats.estimators import CAVEATS

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from coalmine.runs.overview import headline
 
 from coalmine.claims import Claim, Poisson
 from coalmine.drawing.charts import COLORS
@@ -19,13 +20,10 @@ from coalmine.report.page import _style, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
 from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.io import save
 from coalmine.results.finding import Check, Finding
+from coalmine.results.io import SavedRun, read_run_directory, save, write_manifest
 from coalmine.results.tables import grouped
-from coalmine.results.io import write_manifest
-from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.verdict import Verdict
-from coalmine.runs.overview import headline
 from coalmine.stats import Scores
 from gate_runs import result
 from saved_runs import write_run

@@ -232,7 +232,7 @@ def test_saved_results_are_replaced_only_on_request(result, tmp_path):
     assert [again.method for again in cm.load(tmp_path)] == ["mine"]
     # No score file of the results before is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "manifest.sha256", "provenance.json", "result.json", "scores-mine-final.npz",
+        "manifest.json", "provenance.json", "result.json", "scores-mine-final.npz",
     ]  # fmt: skip
 
 

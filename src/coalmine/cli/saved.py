@@ -66,7 +66,8 @@ def check(
         ci.write_junit(gate, run.title, junit)
     if as_json:
         judged = {"title": run.title, "gate": gate.to_dict(), "recomputed": recomputed.to_dict()}
-        judged["provenance"] = dict(run.provenance)
+        if run.provenance:
+            judged["provenance"] = dict(run.provenance)
         console.print_json(results_to_dict([judgment.result for judgment in gate.judgments], **judged))
     else:
         shown = gate.judgments if every else gate.folded()
@@ -81,8 +82,6 @@ def check(
         console.print_sentence(gate.sentence)
         for difference in recomputed.differences:
             console.print_sentence(f"{difference}.")
-        for reason in recomputed.not_recomputed:
-            console.print_sentence(f"Judged as stored: {reason}.")
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
         if github:
             errors = [f"::error title=results::{difference}" for difference in recomputed.differences]

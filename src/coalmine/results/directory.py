@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -169,8 +170,8 @@ class RunDirectory:
         theirs, ours = _essential(self.config), _essential(config)
         if theirs == ours:
             return
-        differs = next((line for line in theirs if line not in ours), "nothing")
-        other = next((line for line in ours if line not in theirs), "nothing")
+        pairs = zip_longest(theirs, ours, fillvalue="nothing")
+        differs, other = next(pair for pair in pairs if pair[0] != pair[1])
         raise InputError(
             f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another directory"
         )

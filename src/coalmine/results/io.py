@@ -236,7 +236,8 @@ class SavedRun:
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Date, versions and seeds, if they were written; results of a Python session have none."""
-        return read_json(self.path / PROVENANCE) if self.fingerprint else {}
+        path = self.path / PROVENANCE
+        return read_json(path) if self.fingerprint and path.is_file() else {}
 
     @property
     def config(self) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from coalmine.errors import InputError
 from coalmine.methods import registry
+from coalmine.results import summary
 from coalmine.results.io import SavedRun, refusing_damage, scores_path
 from coalmine.results.result import Result
 from coalmine.runs.settings import RunSettings, run_from_text
@@ -48,9 +49,10 @@ class Recomputed:
         if self.differences:
             count = len(self.differences)
             return f"{count} stored {'value differs' if count == 1 else 'values differ'} from what the scores give."
-        if len(self.not_recomputed) == len(self.results):
-            return "No result could be recomputed, so the stored numbers were judged."
-        return "The recomputed numbers match the stored ones. Only a second run can show that the scores are genuine."
+        if not self.not_recomputed:
+            return "The recomputed numbers match the stored ones. Only a second run can show that the scores are real."
+        stored = f"{len(self.not_recomputed)} of {summary.plural(len(self.results), 'result')}"
+        return f"Judged as stored, since they could not be recomputed: {stored}, such as {self.not_recomputed[0]}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the results, ready for JSON."""
@@ -67,7 +69,11 @@ def recompute(run: SavedRun) -> Recomputed:
     Raises:
         InputError: If the settings or scores cannot be read.
     """
-    settings = None if run.config is None else run_from_text(run.config, f"{run.path / 'config.toml'}")
+    # Settings of a method that is not installed cannot be read; its results are judged as they were stored.
+    installed = all(registry.is_installed(name) for name in run.methods)
+    settings = None
+    if run.config is not None and installed:
+        settings = run_from_text(run.config, f"{run.path / 'config.toml'}")
     differences = [*_missing(run), *([] if settings is None else _unlike_settings(run, settings))]
     results, not_recomputed = [], []
     with single_thread(), refusing_damage(run.path):

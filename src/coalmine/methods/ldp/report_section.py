@@ -12,8 +12,8 @@ from coalmine.drawing.html import Html, joined, paragraphs, table, tag
 from coalmine.drawing.sections import Part, warning_list
 from coalmine.methods.ldp.settings import adversary_name
 from coalmine.methods.ldp.tables import summary
-from coalmine.results.tables import share_of_claim
 from coalmine.results.result import MethodResults, Result
+from coalmine.results.tables import share_of_claim
 
 _KINDS = ("lower bound", "estimate")
 

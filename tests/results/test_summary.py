@@ -7,8 +7,7 @@ from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence
 from coalmine.results import summary as words
 from coalmine.results.result import Result
-from coalmine.results.verdict import USER
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import USER, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
 
 
