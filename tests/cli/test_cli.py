@@ -33,7 +33,7 @@ def test_estimate_as_json_is_the_result_and_nothing_else(run, golden):
     content = json.loads(out)
     (result,) = content["results"]
     assert code == 0
-    assert (content["schema"], content["coalmine"], result["config"]["members"]) == (2, __version__, 1000)
+    assert (content["schema"], content["coalmine"], result["config"]["members"]) == (3, __version__, 1000)
     (estimate,) = result["estimates"]
     assert estimate["method"] == "simultaneous"
     assert (estimate["delta"], estimate["confidence"], estimate["valid"]) == (1e-6, 0.95, True)
