@@ -6,8 +6,8 @@ The baselines are written after the formulation of facebookresearch/canife (no c
 parameter gradient with a graph, normalized, multiplied with every update of the pool, the loss
 d · meanᵢ⟨uᵢ, C g/‖g‖⟩² + d · max(c − ‖g‖, 0)² sent back through all of it, one step of Adam. They design one canary at
 a time. *element-wise* multiplies and sums as the reference does; *matmul* computes the same products as one matrix
-product, a change of one line, and all ratios compare with it. *two-stage* is coalmine's way for any module, *by layers*
-the one that it chooses for these models.
+product, a change of one line, and all ratios compare with it. *one by one*, *vmap* and *by layers* are coalmine's ways
+(`coalmine.methods.canife.sample_gradients`), *chosen* is the one that it takes.
 
 Every contender runs in a process of its own with one thread, in short turns with *matmul*. A time is the least
 processor time of an iteration, which other processes disturb less than the clock's median. A ratio is the median over
@@ -35,11 +35,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coalmine.methods.canife.design.loop import DefaultRate, DesignSettings, descend
-from coalmine.methods.canife.design.loss import CovarianceLoss
-from coalmine.methods.canife.design_pool import Pool
-from coalmine.methods.canife.mock_clients import updates
-from coalmine.methods.canife.per_sample_gradients import DoubleBackward, LayerwiseGradients
+from coalmine.methods.canife.design import DesignLoss, DesignSettings, descend, step_size
+from coalmine.methods.canife.pool import pool_updates, updates
+from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne, sample_gradients
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.workers import one_thread
@@ -70,7 +68,8 @@ WORKLOADS = [
     Workload("LEAF CNN, 32 × 32 × 3", "leaf-cnn", COLOUR, 60, 8),
     Workload("LSTM, 25 of 101 characters", "sent140-lstm", TEXT, 20, 5),
 ]
-CONTENDERS = [("exact", 1), ("matmul", 1), ("element-wise", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)]
+CONTENDERS = [("exact", 1), ("matmul", 1), ("element-wise", 1)]
+CONTENDERS += [(way, count) for count in (1, 16) for way in ("one by one", "vmap", "by layers", "chosen")]
 
 
 def mock_clients(task: Task, count: int) -> FederatedData:
@@ -148,15 +147,20 @@ class Coalmine:
 
     def __init__(self, work: Workload, pool: int, way: str, count: int) -> None:
         self.work, module = work, models.build(work.model, work.task)
-        shapes = [p.shape for p in module.parameters()]
-        mock = updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM)
-        rows = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
+        rows = pool_updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM)
         self.canaries, self.labels = start_of(work.task, count)
         inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
-        self.gradients = (
-            DoubleBackward(module) if way == "two-stage" else LayerwiseGradients(module, inputs[:1], self.labels[:1])
-        )
-        self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(rows, CLIENT, self.gradients)
+        match way:
+            case "one by one":
+                self.gradients = OneByOne(module)
+            case "vmap":
+                self.gradients = Batched(module, inputs[:1])
+            case "by layers":
+                self.gradients = ByLayers(module, inputs[:1])
+            case _:
+                self.gradients = sample_gradients(module, inputs, self.labels)
+        columns = self.gradients.columns
+        self.loss = DesignLoss(rows, "covariance", step=step_size(CLIENT), norm_constant=1.0, columns=columns)
 
     def derivative(self) -> Tensor:
         """By the first canary's inputs, at the start."""
@@ -180,7 +184,8 @@ class Coalmine:
                 self.gradients,
                 self.loss,
                 DesignSettings(iterations=times),
-                default_rate=DefaultRate(0.1, "constant"),
+                rate=0.1,
+                schedule="constant",
                 project=lambda _: ends.append(time.process_time()),
             )
         return np.diff(ends).tolist()

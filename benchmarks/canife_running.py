@@ -28,7 +28,7 @@ import torch
 from scipy.special import ndtr
 
 from coalmine.config import settings_from_texts
-from coalmine.methods.canife.mock_clients import ClientUpdates
+from coalmine.methods.canife.pool import MockClients
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.simulation.data import Splits
 from coalmine.simulation.settings import TrainingSettings
@@ -87,14 +87,14 @@ def quality(name: str, texts: Sequence[str]) -> None:
     module = training.module(splits)
     (audit,) = settings.audits(training, splits, module)
     some, client = splits.train.subset(range(min(CLIENTS, len(splits.train)))), training.client.local()
-    sent, clip_norm = ClientUpdates(module, some.task, client, mock=some), training.mechanism().clipping.start()
-    expected, spread, drift = training.cohorts().expected(len(splits.train), 0), [], []
+    mock_clients, clip_norm = MockClients(module, some, client), training.mechanism().clipping.start()
+    expected, spread, drift = training.sampling().expected(len(splits.train), training.rounds, 0), [], []
     run = training.training(splits, module, [audit])
     for until in range(EVERY, training.rounds + 1, EVERY):
         run.run(until=until)
         model = run.state.model
         crafted = audit.canaries.crafted(model.numpy(), clip_norm=clip_norm)
-        dots = sent.pool(model, some, clip_norm).dots(torch.from_numpy(crafted.directions))[0].numpy()
+        dots = mock_clients.pool(model, clip_norm).dots(torch.from_numpy(crafted.directions))[0].numpy()
         noise, signal = audit.canaries.noise_multiplier * clip_norm, float(crafted.signals[0])
         spread.append((expected * np.mean(dots**2) + noise**2) / signal**2)
         drift.append(expected * np.mean(dots) / signal)

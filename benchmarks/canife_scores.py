@@ -35,11 +35,9 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.arrays import Floats
-from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
-from coalmine.methods.canife.design.loss import CovarianceLoss, MeanLoss
-from coalmine.methods.canife.design.samples import design_samples
-from coalmine.methods.canife.design_pool import Pool
-from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.methods.canife.design import DesignSettings
+from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.samples import DesignOutcome, design_samples
 from coalmine.methods.canife.score_direction import (
     ScoreDirection,
     held_out_sigma,
@@ -204,9 +202,9 @@ def measure(setting: Setting, count: int) -> None:
     rows: Sequence[tuple[str, DesignSettings, dict[str, object]]] = [
         ("undesigned", none, {}),
         ("undesigned, real", none, {"start": scene.users}),
-        ("reference", published(loss=CovarianceLoss()), free),
-        ("coalmine, Loss 1", DesignSettings(loss=MeanLoss()), {}),
-        ("coalmine, Loss 2", DesignSettings(loss=CovarianceLoss()), {}),
+        ("reference", published(loss="covariance"), free),
+        ("coalmine, Loss 1", DesignSettings(loss="mean"), {}),
+        ("coalmine, Loss 2", DesignSettings(loss="covariance"), {}),
         ("coalmine", usual, {}),
         ("coalmine, real start", usual, {"start": scene.users}),
         ("coalmine, half the iterations", DesignSettings(iterations=usual.iterations // 2), {}),
@@ -230,7 +228,7 @@ def strength(count: int, seeds: int, mock_clients: int) -> None:
             ("real", none, {"start": test}),
             ("mislabelled", none, {"start": wrong}),
             ("random pixels", none, {}),
-            ("designed with Loss 2", DesignSettings(loss=CovarianceLoss()), {}),
+            ("designed with Loss 2", DesignSettings(loss="covariance"), {}),
             ("designed for the likelihood ratio (default)", DesignSettings(), {}),
         ]
         for name, settings, options in rows:

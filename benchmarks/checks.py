@@ -57,7 +57,7 @@ def measure(client: LocalTraining) -> None:
         nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 320), nn.ReLU(), nn.Linear(320, 10)
     )
     dim = sum(p.numel() for p in model.parameters())
-    audit = OneShot(dim=dim, rounds=ROUNDS, canaries=50, view="updates", participation="every-round")
+    audit = OneShot(dim, rounds=ROUNDS, canaries=50, view="updates", participation="every-round")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
     training = Training(
         model=model, data=data, rounds=ROUNDS, sampling=Poisson(RATE), mechanism=mechanism, audits=[audit],
@@ -68,7 +68,7 @@ def measure(client: LocalTraining) -> None:
         mock.patch.object(OneShot, "plant", whole_audit.timed(OneShot.plant)),
         mock.patch.object(OneShot, "observe", whole_audit.timed(OneShot.observe)),
         mock.patch.object(OneShot, "cohort", whole_audit.timed(OneShot.cohort)),
-        mock.patch.object(Inspection, "observe", checks.timed(Inspection.observe)),
+        mock.patch.object(Inspection, "record", checks.timed(Inspection.record)),
         mock.patch.object(Inspection, "cohort", checks.timed(Inspection.cohort)),
         mock.patch.object(Inspection, "findings", checks.timed(Inspection.findings)),
         mock.patch.object(StrataEvidence, "add", checks.timed(StrataEvidence.add)),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.arrays import Floats
 from coalmine.claims import Claim, EveryRound, Poisson
 
@@ -132,7 +132,7 @@ def train(kind: Kind, seed: int) -> tuple[list[str], list[str]]:
         noise = {name: 5**0.5 * norm / clip for name, norm in CLIP_NORMS.items()}
         scale, options = np.repeat([noise[name] for name in sizes], list(sizes.values())), {"noise_per_layer": noise}
     audit = OneShot(
-        dim=dim, rounds=ROUNDS, canaries=kind.canaries, view="updates", participation="every-round", layers=kind.layers,
+        dim, rounds=ROUNDS, canaries=kind.canaries, view="updates", participation="every-round", layers=kind.layers,
         seed=seed, design="fixed", **options,  # type: ignore[arg-type]
     )  # fmt: skip
     audit.describe(sampling=Poisson(RATE))
@@ -161,7 +161,7 @@ def train(kind: Kind, seed: int) -> tuple[list[str], list[str]]:
         divisor = planted.clients + RATE * CLIENTS
         update = (total + clip * scale * kind.noise(rng, dim, t, memory)) / divisor
         released = kind.release(update)
-        audit.observe(Release(round=t, kind="update", vector=released, divisor=divisor))
+        audit.observe(t, update=released, divisor=divisor)
         model = model + kind.server(np.asarray(released, dtype=np.float64), t, memory)
         if kind.adaptive and len(cohort):
             clip *= float(np.exp(-0.3 * (np.mean(norms <= clip) - 0.5)))

@@ -58,7 +58,7 @@ def federation(clients: int) -> FederatedData:
 def audit_of(rounds: int, canaries: int, participation: str = "every-round") -> OneShot:
     """Return the audit of the app."""
     dim = Layout.of(ArrayRecord(task.build().state_dict())).dim
-    return OneShot(dim=dim, rounds=rounds, canaries=canaries, view="updates", participation=participation)
+    return OneShot(dim, rounds=rounds, canaries=canaries, view="updates", participation=participation)
 
 
 def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: FederatedData | None = None) -> Training:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 
@@ -107,14 +107,14 @@ def whole_audit(dim: int, kind: str) -> None:
         release = release.bfloat16() if kind == "bfloat16" else release
         release = list(release.split(-(-dim // 8))) if kind == "list" else release
     audit = OneShot(
-        dim=dim if kind == "numpy" else release, rounds=1, canaries=_CANARIES, view="updates",
+        dim if kind == "numpy" else release, rounds=1, canaries=_CANARIES, view="updates",
         participation="every-round",
     )  # fmt: skip
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, start = _status("VmRSS"), time.process_time()
     planted = audit.plant(0, clip_norm=1.0)
     middle = time.process_time()
-    audit.observe(Release(round=0, kind="update", vector=release, divisor=100.0))
+    audit.observe(0, update=release, divisor=100.0)
     end = time.process_time()
     assert planted is not None
     cells = f"{middle - start:.3g} s | {end - middle:.3g} s | {(_status('VmHWM') - before) / 1024:,.0f} MiB"

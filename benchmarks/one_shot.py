@@ -32,7 +32,6 @@ from coalmine.claims import Claim, EveryRound
 from coalmine.errors import CanaryWarning
 from coalmine.methods.one_shot.costs import step_left
 from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.protocol import Release
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
@@ -59,7 +58,7 @@ def overhead(clients: int = 20, rounds: int = 20) -> None:
     print(f"{'view':<14}{'score':<18}{'round':>10}{'audit per round':>17}{'share':>9}")
     for view in ("final", "updates"):
         model = models.build("word-lstm", data.task)
-        audit = OneShot(dim=parameter_vector(model).numel(), rounds=rounds, canaries=1000, view=view)
+        audit = OneShot(parameter_vector(model).numel(), rounds=rounds, canaries=1000, view=view)
         training = Training(
             model=model,
             data=data,
@@ -86,10 +85,10 @@ def memory(dim: int = 4_000_000) -> None:
     release = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
     print(f"peak extra memory at d = {dim:,}, 1,000 canaries inserted and 1,000 held out")
     for view in ("final", "updates"):
-        audit = OneShot(dim=dim, rounds=1, canaries=1000, view=view)
+        audit = OneShot(dim, rounds=1, canaries=1000, view=view)
         tracemalloc.start()
         audit.plant(0, clip_norm=1.0)
-        audit.observe(Release(0, audit.views[0].kind, release, divisor=100.0))
+        audit.observe(0, **{audit.views[0].kind: release}, divisor=100.0)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         print(f"{view:<14}{peak / 2**20:8.1f} MiB (target: below 64)")
@@ -152,7 +151,7 @@ def _simulated(participation: str, view: str, score: str | None, seed: int, dim:
     rng = np.random.default_rng(seed)
     needs_initial = view.startswith(("every", "final-"))
     audit = OneShot(
-        dim=dim, rounds=rounds, canaries=500, view=view, score=score, participation=participation, seed=seed,
+        dim, rounds=rounds, canaries=500, view=view, score=score, participation=participation, seed=seed,
         initial=np.zeros(dim) if needs_initial else None,
     )  # fmt: skip
     drift = rng.standard_normal(dim).astype(np.float32)
@@ -167,7 +166,7 @@ def _simulated(participation: str, view: str, score: str | None, seed: int, dim:
         model = model + update
         released = audit.views[0]
         if released.shows(t, rounds):
-            audit.observe(Release(t, released.kind, update if released.kind == "update" else model, divisor=divisor))
+            audit.observe(t, **{released.kind: update if released.kind == "update" else model}, divisor=divisor)
     return audit
 
 
@@ -193,7 +192,7 @@ def _half_the_noise(
     """Return whether an audit of half the claimed noise, without any client, refutes the claim."""
     rng = np.random.default_rng(seed)
     audit = OneShot(
-        dim=dim, rounds=rounds, canaries=canaries, view=view, participation=participation, seed=seed, design="fixed",
+        dim, rounds=rounds, canaries=canaries, view=view, participation=participation, seed=seed, design="fixed",
         initial=np.zeros(dim) if view == "final-change" else None,
     )  # fmt: skip
     model = np.zeros(dim, dtype=np.float32)
@@ -204,9 +203,9 @@ def _half_the_noise(
         update = ((planted.total + rng.normal(0, noise / 2, dim)) / divisor).astype(np.float32)
         model = model + update
         if view == "updates":
-            audit.observe(Release(t, "update", update, divisor=divisor))
+            audit.observe(t, update=update, divisor=divisor)
         elif t == rounds - 1:
-            audit.observe(Release(t, "model", model))
+            audit.observe(t, model=model)
     test = audit.result(claim=Claim(sampling=audit.participation, noise_multiplier=noise, delta=1e-5)).claim_test
     return test is not None and test.refuted
 
@@ -244,7 +243,7 @@ def _digits(settings: TrainingSettings, canaries: int, *, make_up: bool) -> dict
     if canaries:
         audits = [
             OneShot(
-                dim=start.size, rounds=settings.rounds, canaries=canaries, view="final-change",
+                start.size, rounds=settings.rounds, canaries=canaries, view="final-change",
                 participation=f"poisson:{rate}", initial=start, seed=settings.seed,
             )
         ]  # fmt: skip

@@ -18,10 +18,9 @@ from scipy import special
 
 from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import most_powerful_guesses, planned_tests
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import guess_families, most_powerful_guesses, planned_tests
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 EPSILON, DELTA, ALPHA = 8.0, 1e-5, 0.05
@@ -149,7 +148,7 @@ def training_row(share: float, seeds: int) -> str:
         module = models.build("mlp", digits.train.task, seed=seed)
         initial = parameters_to_vector(module.parameters()).detach().numpy()
         updates = OneShot(
-            dim=initial.size, rounds=rounds, canaries=100, view="updates", participation="poisson:0.5", seed=seed
+            initial.size, rounds=rounds, canaries=100, view="updates", participation="poisson:0.5", seed=seed
         )
         audits = [updates, updates.seen_by("final-change", initial=initial)]
         training = Training(

@@ -48,7 +48,7 @@ from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import choose_kernel
-from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors
+from coalmine.simulation.kernels.kernel import PartialSum, clip_factors
 from coalmine.simulation.models import build
 from coalmine.simulation.workers import ClientWork, Workers, WorkItem
 

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from coalmine import Claim, Contribution, OneShot, Release, Result
+from coalmine import Claim, Contribution, OneShot, Result
 
 ROUNDS, CLIP, NOISE, LEARNING_RATE, DELTA = 10, 0.5, 3.16, 0.5, 1e-5
 BUGS = ("half-noise", "forgotten-noise", "no-clipping")
@@ -33,7 +33,7 @@ def audited_training(seed: int = 0, bug: str | None = None) -> Result:
         return update if bug == "no-clipping" else update * min(1.0, CLIP / np.linalg.norm(update))
 
     audit = OneShot(
-        dim=flat(model).size, rounds=ROUNDS, canaries=1000, view="updates",
+        flat(model).size, rounds=ROUNDS, canaries=1000, view="updates",
         participation="every-round", score="likelihood-ratio", seed=seed,
     )  # fmt: skip
     for t in range(ROUNDS):
@@ -45,7 +45,7 @@ def audited_training(seed: int = 0, bug: str | None = None) -> Result:
         divisor = len(clients) + planted.clients
         average = (total / divisor).astype(np.float32)
         nn.utils.vector_to_parameters(torch.from_numpy(flat(model) + LEARNING_RATE * average), model.parameters())
-        audit.observe(Release(round=t, kind="update", vector=average, divisor=divisor))  # 2. the adversary's view
+        audit.observe(t, update=average, divisor=divisor)  # 2. the adversary's view
     return audit.result(claim=Claim(noise_multiplier=NOISE, delta=DELTA))  # 3. the verdict
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from coalmine.claims import Poisson
-from coalmine.methods.canife.design.loop import DesignSettings
-from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
+from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.result import canife_result
 from coalmine.methods.canife.round_estimates import Period
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
@@ -24,15 +24,11 @@ LABELED = Task(input_shape=(6,), classes=2, tokens=13)
 
 def random_pool(module, count=7, clip_norm=0.8, dtype=torch.float32, seed=0):
     """Dense updates, and the pool made of them."""
-    shapes = [p.shape for p in module.parameters() if p.requires_grad]
-    dim = sum(shape.numel() for shape in shapes)
+    dim = sum(p.numel() for p in module.parameters() if p.requires_grad)
     rows = torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
     rows = rows * (clip_norm * 0.9 / rows.norm(dim=1, keepdim=True))
-    pool = Pool.of(rows, shapes, clip_norm=clip_norm)
-    if dtype == torch.float64:
-        rows = rows.double()
-        pool = Pool(blocks=[type(b)(b.shape, b.index, b.rows.double()) for b in pool.blocks], clip_norm=clip_norm)
-    return rows, pool
+    rows = rows.to(dtype)
+    return rows, Pool(rows=rows, columns=None, dim=dim, clip_norm=clip_norm)
 
 
 def small_resnet():

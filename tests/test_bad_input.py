@@ -36,7 +36,7 @@ def test_a_bare_number_is_a_claimed_epsilon():
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        ({"kind": "updat"}, "kind must be model or update, got 'updat'"),
+        ({"model": np.zeros(3)}, "either update=.* or model="),
         ({"divisor": 0}, "divisor must be a positive number, got 0"),
         ({"divisor": np.inf}, "divisor must be a positive number"),
         ({"round": -1}, "round .* got -1"),
@@ -45,7 +45,7 @@ def test_a_bare_number_is_a_claimed_epsilon():
 )
 def test_a_release_is_checked_where_it_is_made(change, fact):
     with pytest.raises(cm.InputError, match=fact):
-        cm.Release(**{"round": 0, "kind": "update", "vector": np.zeros(3, dtype=np.float32)} | change)
+        cm.Audit().observe(**{"round": 0, "update": np.zeros(3, dtype=np.float32)} | change)
 
 
 @pytest.mark.parametrize("update", ["abc", None, 3])
@@ -55,7 +55,7 @@ def test_a_client_without_arrays_is_refused(update):
 
 
 def test_rounds_are_planted_in_order():
-    audit = cm.OneShot(dim=200, rounds=3, canaries=5, view="updates", participation="every-round")
+    audit = cm.OneShot(200, rounds=3, canaries=5, view="updates", participation="every-round")
     with pytest.raises(cm.InputError, match="round 1 before round 0"):
         audit.plant(1, clip_norm=1.0)
     audit.plant(0, clip_norm=1.0)
@@ -85,37 +85,39 @@ def test_a_claim_without_noise_is_not_compared_with_noise():
 
 @pytest.mark.parametrize(("dim", "kind"), [(None, "NoneType"), ({1, 2}, "set"), (object(), "object")])
 def test_a_dim_without_parameters_is_refused(dim, kind):
-    with pytest.raises(cm.InputError, match=f"dim must be the number of parameters, or what has them .* got {kind}"):
-        cm.OneShot(dim=dim, rounds=2)
+    with pytest.raises(cm.InputError, match=f"model must be the number of parameters, or what has them .* got {kind}"):
+        cm.OneShot(dim, rounds=2)
 
 
 def test_parameters_of_a_module_are_its_dim():
     module = torch.nn.Linear(30, 20)
-    assert cm.OneShot(dim=module.parameters(), rounds=2, canaries=10).dim == 620
+    assert cm.OneShot(module.parameters(), rounds=2, canaries=10).dim == 620
 
 
 @pytest.mark.parametrize("clip_norm", [None, "1.0"])
 def test_a_clip_norm_that_is_no_number_is_refused(clip_norm):
     with pytest.raises(cm.InputError, match=f"clip_norm must be a number, got {clip_norm!r}"):
-        cm.OneShot(dim=50, rounds=2, canaries=10).plant(0, clip_norm=clip_norm)
+        cm.OneShot(50, rounds=2, canaries=10).plant(0, clip_norm=clip_norm)
 
 
 def test_a_count_in_quotes_is_shown_with_them():
-    with pytest.raises(cm.InputError, match="dim must be a whole number of at least 2, got '5000'"):
-        cm.OneShot(dim="5000", rounds=2)
+    with pytest.raises(
+        cm.InputError, match="the number of parameters must be a whole number of at least 2, got '5000'"
+    ):
+        cm.OneShot("5000", rounds=2)
 
 
-@pytest.mark.parametrize("vector", [None, [None, np.ones(20)], [np.ones(30), None]])
+@pytest.mark.parametrize("vector", [[None, np.ones(20)], [np.ones(30), None]])
 def test_a_release_without_a_tensor_is_refused(vector):
-    audit = cm.OneShot(dim=50, rounds=2, canaries=10, view="updates")
+    audit = cm.OneShot(50, rounds=2, canaries=10, view="updates")
     audit.plant(0, clip_norm=1.0)
     with pytest.raises(cm.InputError, match="got None"):
-        audit.observe(cm.Release(round=0, kind="update", vector=vector))
+        audit.observe(0, update=vector)
 
 
 def test_canaries_that_do_not_fit_a_tensor_say_what_dim_should_be():
     module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.ReLU(), torch.nn.Linear(20, 2))
-    total = cm.OneShot(dim=len(module), rounds=2, canaries=10).plant(0, clip_norm=1.0).total
+    total = cm.OneShot(len(module), rounds=2, canaries=10).plant(0, clip_norm=1.0).total
     with pytest.raises(cm.InputError, match=r"canaries of 3 numbers do not fit a tensor of 662: .* as dim"):
         torch.zeros(662) + total
 

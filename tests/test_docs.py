@@ -88,7 +88,7 @@ def test_no_page_has_a_placeholder_left(page):
 PACKAGES = [
     "coalmine", "coalmine.claims", "coalmine.integrations.flower", "coalmine.integrations.opacus",
     "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.replaying", "coalmine.results", "coalmine.runs",
-    "coalmine.simulation.data", "coalmine.simulation.mechanisms", "coalmine.simulation.models", "coalmine.stats",
+    "coalmine.simulation", "coalmine.simulation.data", "coalmine.simulation.models", "coalmine.stats",
     "coalmine.testing",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from coalmine import InputError, OneShot, Release
+from coalmine import InputError, OneShot
 from coalmine.claims import Claim
 from coalmine.testing import assert_private
 from coalmine.vectors import column_sums, dot, energies, flat, is_finite, norm, product_sums
@@ -76,9 +76,9 @@ def module(vector):
 )
 def test_a_release_is_read_in_the_order_of_the_parameters(give):
     def scores(give):
-        audit = OneShot(dim=MODEL, rounds=1, canaries=20, view="updates", participation="every-round")
+        audit = OneShot(MODEL, rounds=1, canaries=20, view="updates", participation="every-round")
         total = np.asarray(audit.plant(0, clip_norm=1.0).total) + numbers(audit.dim, 0.1)
-        audit.observe(Release(round=0, kind="update", vector=give(total), divisor=20))
+        audit.observe(0, update=give(total), divisor=20)
         return audit.scores()[0]
 
     np.testing.assert_array_equal(scores(give), scores(lambda total: total))
@@ -90,9 +90,9 @@ def test_other_names_are_read_in_their_own_order():
 
 
 def release_of(vector):
-    audit = OneShot(dim=5000, rounds=1, canaries=20, view="updates", participation="every-round")
+    audit = OneShot(5000, rounds=1, canaries=20, view="updates", participation="every-round")
     audit.plant(0, clip_norm=1.0)
-    audit.observe(Release(round=0, kind="update", vector=vector, divisor=20))
+    audit.observe(0, update=vector, divisor=20)
     return audit
 
 
@@ -112,12 +112,12 @@ def test_a_sparse_tensor_is_read_like_a_dense_one():
 @pytest.mark.parametrize("give", [lambda v: v, lambda v: [v]])
 def test_canaries_in_numbers_that_cannot_hold_them_are_refused(dtype, give):
     with pytest.raises(InputError, match=f"{dtype}"):
-        OneShot(dim=give(torch.zeros(5000, dtype=dtype)), rounds=1, canaries=20)
+        OneShot(give(torch.zeros(5000, dtype=dtype)), rounds=1, canaries=20)
 
 
 def test_canaries_that_half_precision_rounds_to_0_are_refused():
     half = torch.zeros(5000, dtype=torch.float16)
-    audit = OneShot(dim=half, rounds=2, canaries=20, participation="every-round")
+    audit = OneShot(half, rounds=2, canaries=20, participation="every-round")
     planted = audit.plant(0, clip_norm=1e-4)
     norms = [float(canary.double().norm()) for canary in planted.each()]
     np.testing.assert_allclose(norms, 1e-4, rtol=0.01)
@@ -126,7 +126,7 @@ def test_canaries_that_half_precision_rounds_to_0_are_refused():
 
 
 def test_canaries_add_to_integers_as_fractions_and_in_lists():
-    total = OneShot(dim=5000, rounds=1, canaries=20, participation="every-round").plant(0, clip_norm=1.0).total
+    total = OneShot(5000, rounds=1, canaries=20, participation="every-round").plant(0, clip_norm=1.0).total
     counts, expected = torch.ones(5000, dtype=torch.int64), torch.ones(5000) + torch.from_numpy(np.array(total))
     for added in (counts + total, total + counts, torch.add(input=counts, other=total)):
         torch.testing.assert_close(added, expected)

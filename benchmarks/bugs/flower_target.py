@@ -114,9 +114,7 @@ class Training:
         arrays = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in LAYERS.items()} | self.more
         first = ArrayRecord({name: FlowerArray(np.asarray(array)) for name, array in arrays.items()})
         dim = Layout.of(first).dim
-        audit = OneShot(
-            dim=dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round", seed=seed
-        )
+        audit = OneShot(dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round", seed=seed)
         clients = LocalGrid(client_app(self.reply, self.examples), nodes=CLIENTS)
         grid = CanaryGrid(clients, audit, clip_norm=CLIP, length=LENGTH)
         settings = {"fraction_train": 1.0, "fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}

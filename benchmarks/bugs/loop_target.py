@@ -15,7 +15,7 @@ from cases import Answer, Case, from_results
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import AtMost, Claim, EveryRound, Poisson, claimed
 
 LAYERS = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
@@ -71,7 +71,7 @@ class Loop:
         shards, model = partition(population), 0.1 * rng.standard_normal(DIM)
         noise = noise_of(self.noise, Place(DIM, NOISE, ROUNDS, rng))
         audit = OneShot(
-            dim=DIM, rounds=ROUNDS, canaries=CANARIES, view="updates", participation=self.sampling, layers=LAYERS,
+            DIM, rounds=ROUNDS, canaries=CANARIES, view="updates", participation=self.sampling, layers=LAYERS,
             seed=seed,
         )  # fmt: skip
         for t in range(ROUNDS):
@@ -90,7 +90,7 @@ class Loop:
                 average = (total + sum(self.clip(canary) for canary in canaries)) / divisor
             average = average + CLIP * noise(t) / (divisor * self.noise_clients)
             model = model + average
-            audit.observe(Release(round=t, kind="update", vector=average.astype(np.float32), divisor=divisor))
+            audit.observe(t, update=average.astype(np.float32), divisor=divisor)
         return from_results([audit.result(claim=self.claim(audit))])
 
 

@@ -58,7 +58,7 @@ def trained(
         claim: The claim.
     """
     audit = cm.OneShot(
-        dim=DIM, rounds=ROUNDS, canaries=100, view="updates", layers=LAYERS,
+        DIM, rounds=ROUNDS, canaries=100, view="updates", layers=LAYERS,
         participation="every-round" if cohort is None else "poisson:0.25",
     )  # fmt: skip
     for t in range(ROUNDS):
@@ -70,7 +70,7 @@ def trained(
         planted = audit.plant(t, clip_norm=CLIP)
         updates = [*rng.normal(0, 0.1, (clients, DIM)), *planted.each(norm=10 * CLIP)]  # canaries are too long, too
         average = (sum(map(clip, updates)) + noise(t)) / len(updates)
-        audit.observe(cm.Release(round=t, kind="update", vector=average.astype(np.float32), divisor=len(updates)))
+        audit.observe(t, update=average.astype(np.float32), divisor=len(updates))
     return audit.result(claim=claim(audit))
 
 

@@ -2,7 +2,6 @@
 
     python examples/opacus/train.py                         # scikit-learn's digits; canaries in the last 25 steps
     python examples/opacus/train.py --like-examples         # canaries drawn like examples
-    python examples/opacus/train.py --samples crafted       # examples in the data, crafted as CANIFE does
     python examples/opacus/train.py --bug half-noise        # or no-noise, no-clipping: refuted
     COALMINE_DATA=DIR python examples/opacus/train.py --data mnist      # with mnist.npz in DIR
 
@@ -40,8 +39,8 @@ def main() -> None:
     test_images, test_labels = tensors(splits.test.pooled())
     model = nn.Sequential(nn.Linear(images.shape[1], 128), nn.ReLU(), nn.Linear(128, 10))
 
-    spare = min(len(images) // 8, 400)  # audit: examples that become canaries, or that canaries are crafted from
-    samples = sample_canaries(arguments.samples, model, images[:spare], labels[:spare], arguments.seed)  # audit
+    spare = min(len(images) // 8, 400)  # audit: examples that become canaries
+    samples = SampleCanaries.mislabeled(images[:spare], labels[:spare], classes=10, seed=arguments.seed)  # audit
     dataset = samples.insert_into(TensorDataset(images[spare:], labels[spare:]))  # audit
 
     engine = PrivacyEngine()
@@ -70,15 +69,6 @@ def main() -> None:
     report(results, engine.get_epsilon(DELTA), accuracy)
     save(results, arguments.out, overwrite=True)  # audit
     print(f"\nresults in {arguments.out}: coalmine report {arguments.out}")
-
-
-def sample_canaries(
-    kind: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, seed: int
-) -> SampleCanaries:
-    """Return canaries that are examples: spare ones with wrong labels, or crafted ones unlike the spare ones."""
-    if kind == "mislabeled":
-        return SampleCanaries.mislabeled(images, labels, classes=10, seed=seed)
-    return SampleCanaries.crafted(model, images, labels, classes=10, clip_norm=CLIP, count=100, seed=seed)
 
 
 def report(results: list[Result], opacus_epsilon: float, accuracy: float) -> None:
@@ -139,7 +129,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--like-examples", action="store_true", help="draw canaries like examples")
-    parser.add_argument("--samples", choices=("mislabeled", "crafted"), default="mislabeled", help="in the data")
     parser.add_argument("--bug", choices=tuple(BUGS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/opacus"))

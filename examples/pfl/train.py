@@ -32,7 +32,7 @@ from pfl.stats import MappedVectorStatistics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coalmine import OneShot, Release, Result
+from coalmine import OneShot, Result
 from coalmine.claims import Claim
 from coalmine.simulation.data import load
 
@@ -69,12 +69,8 @@ class ShowRelease(Postprocessor):
     def postprocess_server(self, *, stats, central_context, aggregate_metrics):
         """Show the noisy average to the audit."""
         average = np.concatenate([stats[name].numpy().ravel() for name in stats.keys()]) / stats.weight
-        self.audit.observe(
-            Release(
-                round=central_context.current_central_iteration, kind="update", vector=average.astype(np.float32),
-                divisor=float(stats.weight),
-            )
-        )  # fmt: skip
+        round = central_context.current_central_iteration
+        self.audit.observe(round, update=average.astype(np.float32), divisor=float(stats.weight))
         return stats, Metrics()
 
 
@@ -110,7 +106,7 @@ def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: in
     federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(range(USERS))))
     mechanism = GaussianMechanism(CLIP, noise_factor * NOISE)
     audit = OneShot(
-        dim=sum(p.numel() for p in module.parameters()), rounds=ROUNDS, canaries=canaries, view="updates",
+        sum(p.numel() for p in module.parameters()), rounds=ROUNDS, canaries=canaries, view="updates",
         participation="every-round", seed=seed,
     )  # fmt: skip
     backend = SimulatedBackend(

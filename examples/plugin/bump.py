@@ -39,7 +39,7 @@ class Bump(Audit):
         total[self.coordinate] = clip_norm * self.present[round]
         return Contribution(total, clients=0)
 
-    def observe(self, release):
+    def record(self, release):
         self.scores[release.round] = release.vector[self.coordinate]
 
     def state(self):

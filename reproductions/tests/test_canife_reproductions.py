@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
-from coalmine.methods.canife.design.loss import CovarianceLoss
-from coalmine.methods.canife.design.samples import design_samples
-from coalmine.methods.canife.mock_clients import pool_updates
+from coalmine.methods.canife.design import DesignSettings
+from coalmine.methods.canife.pool import pool_updates
+from coalmine.methods.canife.samples import design_samples
 from coalmine_reproductions import (
     canife_ablations,
     canife_attack,
@@ -242,7 +241,7 @@ def test_designs_on_real_texts_are_healthy():
     for name, settings in (("default", {}), ("fast", {"learning_rate": 1.0, "schedule": "cosine"})):
         design = design_samples(
             target.model, pool, task=target.mock.task, client=target.client, count=2,
-            settings=DesignSettings(loss=CovarianceLoss(), iterations=100, **settings),
+            settings=DesignSettings(loss="covariance", iterations=100, **settings),
         )  # fmt: skip
         healths[name] = [canary.health for canary in design.canaries]
     assert min(healths["default"]) > 0.8

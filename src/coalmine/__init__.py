@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from coalmine.methods.secret_sharer.memorization import measure_memorization as measure_memorization
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
-    from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
     from coalmine.replaying.api import replay as replay
     from coalmine.replaying.clients import Client as Client
@@ -92,7 +91,6 @@ __getattr__, __all__ = lazy_names(
         "coalmine.protocol": (
             "Audit",
             "Contribution",
-            "Release",
             "View",
         ),
         "coalmine.replaying.clients": ("Client",),

@@ -141,10 +141,10 @@ class Audit:
         >>> class LargestUpdate(Audit):
         ...     views = (View("update"),)
         ...     largest = 0.0
-        ...     def observe(self, release):
+        ...     def record(self, release):
         ...         self.largest = max(self.largest, float(np.abs(release.vector).max()))
         >>> audit = LargestUpdate()
-        >>> audit.observe(Release(round=0, kind="update", vector=np.array([0.5, -2.0], dtype=np.float32)))
+        >>> audit.observe(0, update=np.array([0.5, -2.0], dtype=np.float32))
         >>> audit.largest
         2.0
     """
@@ -211,8 +211,43 @@ class Audit:
         """
         return None
 
-    def observe(self, release: Release) -> None:
-        """Record a release."""
+    def observe(
+        self,
+        round: int,
+        *,
+        update: AnyVector | None = None,
+        model: AnyVector | None = None,
+        divisor: float | None = None,
+        trial: int | None = None,
+        rounding: float = 0.0,
+    ) -> None:
+        """Show the audit what a round releases: its noisy update, or the model after it.
+
+        Args:
+            round: Number of the round, from 0.
+            update: The noisy average of the round, before anything is done with it, (dim,): a NumPy array, a tensor of
+                any device and float type, or a list or state dict of them in the order of the parameters.
+            model: The model after whatever the server does with the update, instead of ``update``.
+            divisor: What the sum was divided by to get ``update``, if that is public.
+            trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
+            rounding: How far rounding may have moved each number, where that is not negligible beside the noise. Half
+                precision, bfloat16 and one fine grid are recognized. Infinite if numbers were replaced.
+
+        Raises:
+            InputError: If not exactly one of ``update`` and ``model`` is given, a number is out of range, or the audit
+                did not expect this release.
+        """
+        if (update is None) == (model is None):
+            raise InputError("observe takes either update=, the round's noisy average, or model=, the model after it")
+        if update is not None:
+            release = Release(round, "update", update, trial=trial, divisor=divisor, rounding=rounding)
+        else:
+            assert model is not None
+            release = Release(round, "model", model, trial=trial, divisor=divisor, rounding=rounding)
+        self.record(release)
+
+    def record(self, release: Release) -> None:
+        """Record a release; a subclass overrides this, and callers use `observe`."""
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
         """Return the numbers of the canaries that may take part in a round, inserted or held out.

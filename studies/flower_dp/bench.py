@@ -77,7 +77,7 @@ def audit_training(
 ) -> cm.Result:
     """Audit a whole training, with random canaries in every round and an adversary who sees every round."""
     audit = cm.OneShot(
-        dim=Layout.of(setting.record()).dim,
+        Layout.of(setting.record()).dim,
         rounds=rounds,
         canaries=canaries,
         view="updates",

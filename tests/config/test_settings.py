@@ -124,12 +124,3 @@ def test_wrong_values_of_a_training_are_sentences(text, message):
 
     with pytest.raises(InputError, match=message):
         build()
-
-
-def test_the_default_memory_of_a_pool_is_that_of_the_design():
-    from coalmine.methods.canife.pool_storage import POOL_MEMORY
-    from coalmine.methods.canife.settings import CanifeSettings
-
-    assert CanifeSettings().pool_memory == POOL_MEMORY
-    with pytest.raises(InputError, match="pool_memory = '0' is wrong: it must be more than 0"):
-        settings_from_texts(["pool_memory=0"], CanifeSettings)

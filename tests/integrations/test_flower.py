@@ -26,7 +26,6 @@ from coalmine.claims import Claim, Observed
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.protocol import Release
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310
 
@@ -79,7 +78,7 @@ def client_app(mods=(), fails=lambda partition: None):
 
 def one_shot(**more):
     settings = {"view": "updates", "participation": "every-round", "canaries": 6, "seed": 2} | more
-    return OneShot(dim=DIM, rounds=ROUNDS, **settings)
+    return OneShot(DIM, rounds=ROUNDS, **settings)
 
 
 def train(strategy, audits, *, app=None, rounds=ROUNDS, **settings):
@@ -114,7 +113,7 @@ def plain_loop(audit, noise=1.0):
         drawn = [np.random.normal(0, noise * CLIP / nodes, shape).ravel() for shape in layout.shapes.values()]
         update = (total / nodes + np.concatenate(drawn)).astype(np.float32)
         model = (model + update).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=nodes))
+        audit.observe(t, update=update, divisor=nodes)
     return model
 
 
@@ -318,11 +317,11 @@ def test_a_layout_covers_floating_point_arrays_and_copies():
 
 def test_settings_that_do_not_fit_raise():
     with pytest.raises(InputError, match=r"311 parameters.* 310"):
-        train(server_side(4), OneShot(dim=311, rounds=ROUNDS, canaries=2, view="updates", seed=1))
+        train(server_side(4), OneShot(311, rounds=ROUNDS, canaries=2, view="updates", seed=1))
     with pytest.raises(InputError, match="got NoneType"):
         CanaryGrid(None, one_shot())
     with pytest.raises(InputError, match=r"\[3, 9\]"):
-        CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), OneShot(dim=DIM, rounds=9, canaries=2, seed=4)])
+        CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), OneShot(DIM, rounds=9, canaries=2, seed=4)])
     with pytest.raises(InputError, match="different seeds"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), one_shot()])
     canife = Canife(canaries=GivenUpdates(np.ones(DIM)), rounds=1, every=1, trials=4)

@@ -65,9 +65,7 @@ def audited(
     claim=None,
 ):
     first = ArrayRecord({key: Array(np.asarray(value)) for key, value in (arrays or model()).items()})
-    audit = OneShot(
-        dim=Layout.of(first).dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round"
-    )
+    audit = OneShot(Layout.of(first).dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round")
     grid = CanaryGrid(LocalGrid(app(examples, change, mods), nodes=CLIENTS), audit, clip_norm=CLIP, mods=mods)
     settings = {"fraction_train": 1.0, "fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     strategy = wrapper(inner(**settings), 1.0, CLIP, CLIENTS + 2 * CANARIES)

@@ -14,7 +14,6 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from coalmine import OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.nvflare import CanaryAggregator
-from coalmine.protocol import Release
 from coalmine.results.io import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.CanaryWarning")
@@ -52,14 +51,14 @@ def test_nvflare_gives_the_scores_of_a_plain_loop(noisy_mean, tmp_path):
     )
     train(audited)
     same = OneShot(
-        dim=DIM, rounds=ROUNDS, canaries=8, view="updates", participation="every-round", design="fixed", layers=SHAPES
+        DIM, rounds=ROUNDS, canaries=8, view="updates", participation="every-round", design="fixed", layers=SHAPES
     )
     clients = [np.concatenate([client_update(number)[name].ravel() for name in SHAPES]) for number in range(CLIENTS)]
     total = sum(update * min(1, CLIP / np.linalg.norm(update)) for update in clients)
     for t in range(ROUNDS):
         planted = same.plant(t, clip_norm=CLIP)
         update = ((total + planted.total) / (CLIENTS + 8)).astype(np.float32)
-        same.observe(Release(round=t, kind="update", vector=update, divisor=CLIENTS + 8))
+        same.observe(t, update=update, divisor=CLIENTS + 8)
     (saved,) = load(tmp_path)
     for scores, expected in zip((saved.scores.members, saved.scores.nonmembers), same.scores(), strict=True):
         assert np.sort(scores) == pytest.approx(np.sort(expected), abs=1e-4)

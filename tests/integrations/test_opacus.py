@@ -69,7 +69,7 @@ def test_without_noise_a_step_differs_by_exactly_the_canaries(options, divisor):
     batch = data(40)[:]
     plain.step(*batch)
     audited.step(*batch)
-    same = OneShot(dim=DIM, rounds=1, canaries=30, view="updates")
+    same = OneShot(DIM, rounds=1, canaries=30, view="updates")
     expected = same.plant(0, clip_norm=CLIP).total / divisor
     assert np.abs(expected).max() > 0
     assert gradient(plain) - gradient(audited) == pytest.approx(expected, abs=2e-6 * CLIP / divisor * 30)
@@ -289,7 +289,7 @@ def test_per_layer_clipping_rescales_canaries():
     (result,) = audit.results(delta=1e-5)
     assert "noise on every tensor" in result.checks
     assert not result.bugs  # false-alarm probability 1e-3; five examples in every step are only a warning here
-    hadamard = OneShot(dim=DIM, rounds=3, canaries=50, view="updates", family="hadamard")
+    hadamard = OneShot(DIM, rounds=3, canaries=50, view="updates", family="hadamard")
     other = Private(clip=bounds, clipping="per_layer")
     with pytest.raises(InputError, match="hadamard"):
         OpacusAudit(other.engine, other.optimizer, other.loader, audits=[hadamard], steps=3)
@@ -310,12 +310,12 @@ def test_trainings_that_cannot_be_audited_raise():
     private = Private()
     distributed = object.__new__(DistributedDPOptimizer)
     with pytest.raises(InputError, match="DistributedDPOptimizer"):
-        OpacusAudit(private.engine, distributed, private.loader, audits=[OneShot(dim=DIM, rounds=3)], steps=3)
+        OpacusAudit(private.engine, distributed, private.loader, audits=[OneShot(DIM, rounds=3)], steps=3)
     plain = torch.optim.SGD(private.model.parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"optimizer must be .*, got SGD"):
-        OpacusAudit(private.engine, plain, private.loader, audits=[OneShot(dim=DIM, rounds=3)], steps=3)
+        OpacusAudit(private.engine, plain, private.loader, audits=[OneShot(DIM, rounds=3)], steps=3)
     with pytest.raises(InputError, match=r"4 rounds.* 3 steps"):
-        OpacusAudit(private.engine, private.optimizer, private.loader, audits=[OneShot(dim=DIM, rounds=4)], steps=3)
+        OpacusAudit(private.engine, private.optimizer, private.loader, audits=[OneShot(DIM, rounds=4)], steps=3)
     with pytest.raises(InputError, match="got none"):
         private.audit(3, canaries=None)
     audit = private.audit(3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.integrations.tracking import MLflow, TensorBoard, WeightsAndBiases, backends, log_run, tracker
@@ -20,12 +20,12 @@ PREFIX = "one-shot/updates"
 def audited(tracked):
     """Audit a small loop with a tracker, and return the result and ε̂ after each round."""
     rng = np.random.default_rng(0)
-    audit = OneShot(dim=DIM, rounds=ROUNDS, canaries=30, view="updates", participation="every-round")
+    audit = OneShot(DIM, rounds=ROUNDS, canaries=30, view="updates", participation="every-round")
     live = []
     for t in range(ROUNDS):
         planted = audit.plant(t, clip_norm=1.0)
         update = ((planted.total + rng.normal(0, 2.0, DIM)) / planted.clients).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
+        audit.observe(t, update=update, divisor=planted.clients)
         tracked.watch(audit, t)
         live.append(audit.figures()[f"{PREFIX}/epsilon_estimate"])
     found = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))

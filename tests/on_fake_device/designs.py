@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from coalmine import Release
 from coalmine.errors import InputError
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.memorization import Probe
@@ -59,7 +58,7 @@ def test_the_final_model_is_probed_on_a_device():
     final, probe = parameter_vector(model).numpy(), Probe(references=500, whole_space=50)
     audits = [SecretSharer(canaries=canaries, module=model, probe=probe, device=device) for device in (None, FAKE)]
     for audit in audits:
-        audit.observe(Release(round=0, kind="model", vector=final))
+        audit.observe(0, model=final)
     here, there = (audit.memorization() for audit in audits)
     np.testing.assert_allclose(there.losses, here.losses, rtol=1e-5)
     assert there.sampled.ranks.tolist() == here.sampled.ranks.tolist()

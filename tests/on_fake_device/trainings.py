@@ -39,7 +39,6 @@ data = "generated-text"
 positions = 6
 vocabulary_size = 50
 clients = 12
-test_fraction = 0.02
 model_settings = {embedding = 4, units = 4}
 rounds = 3
 
@@ -68,9 +67,9 @@ def training(device=None, *, model="mlp", audits=(), **options):
 @pytest.mark.parametrize(
     ("client", "kernel"),
     [
-        (LocalTraining(), "OneStep"),
+        (LocalTraining(), "Layerwise"),
         (LocalTraining(batch_size=5), "Stacked"),
-        (LocalTraining(optimizer=SGD(learning_rate=0.1, momentum=0.5), batch_size=8, epochs=2), "Loop"),
+        (LocalTraining(optimizer=SGD(learning_rate=0.1, momentum=0.5), batch_size=8, epochs=2), "LeanLoop"),
     ],
 )
 def test_a_training_on_a_device_is_the_training_on_the_cpu_up_to_rounding(client, kernel):
@@ -87,7 +86,7 @@ def test_a_training_on_a_device_is_the_training_on_the_cpu_up_to_rounding(client
 
 def test_audits_on_a_device_have_the_scores_of_the_cpu_and_resume(tmp_path):
     def audit():
-        return OneShot(dim=9610, rounds=3, canaries=20, view="updates", participation="every-round")
+        return OneShot(9610, rounds=3, canaries=20, view="updates", participation="every-round")
 
     here, there, resumed = (training(device, audits=[audit()]) for device in (None, FAKE, FAKE))
     assert here.dim == 9610
@@ -158,7 +157,7 @@ def test_what_is_for_the_cpu_only_says_so():
 def test_mixed_precision_trains_in_bfloat16_and_keeps_float32_updates():
     client = LocalTraining(mixed_precision=True, batch_size=10)
     mixed, full = training(client=client), training(client=LocalTraining(batch_size=10))
-    assert mixed.kernel == "Loop"
+    assert mixed.kernel == "LeanLoop"
     for each in (mixed, full):
         each.run()
     assert mixed.state.model.dtype == torch.float32

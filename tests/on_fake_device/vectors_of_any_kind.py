@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard as sylvester
 from torch import nn
 
-from coalmine import OneShot, Release, vectors
+from coalmine import OneShot, vectors
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.one_shot import hadamard
@@ -91,7 +91,7 @@ def test_the_fake_device_refuses_what_hardware_refuses():
 def audited(dim, convert, *, view="updates", rounds=3, seed=1, **options):
     """Return a finished audit of plain noise, whose sums and releases pass through ``convert``."""
     draw = np.random.default_rng(0)
-    audit = OneShot(dim=dim, rounds=rounds, canaries=40, view=view, participation="every-round", seed=seed, **options)
+    audit = OneShot(dim, rounds=rounds, canaries=40, view=view, participation="every-round", seed=seed, **options)
     model = convert(np.zeros(audit.dim, np.float32))
     for t in range(rounds):
         planted = audit.plant(t, clip_norm=1.0)
@@ -101,7 +101,7 @@ def audited(dim, convert, *, view="updates", rounds=3, seed=1, **options):
         for shown in audit.views:
             if shown.shows(t, rounds):
                 vector = average if shown.kind == "update" else model
-                audit.observe(Release(round=t, kind=shown.kind, vector=vector, divisor=planted.clients))
+                audit.observe(t, **{shown.kind: vector}, divisor=planted.clients)
     return audit
 
 
@@ -124,7 +124,7 @@ def test_a_loop_on_a_device_has_the_scores_of_a_loop_in_numpy(view):
     one, other = plain.result(claim=claim), there.result(claim=claim)
     assert one.verdict == other.verdict
     assert (one.checks, [f.check for f in one.findings]) == (other.checks, [f.check for f in other.findings])
-    resumed = OneShot(dim=network().to(FAKE), rounds=3, canaries=40, participation="every-round", seed=1, **options)
+    resumed = OneShot(network().to(FAKE), rounds=3, canaries=40, participation="every-round", seed=1, **options)
     resumed.restore(there.state())
     np.testing.assert_allclose(resumed.scores()[0], there.scores()[0], atol=1e-6)
 
@@ -132,9 +132,9 @@ def test_a_loop_on_a_device_has_the_scores_of_a_loop_in_numpy(view):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("device", ["cpu", FAKE])
 def test_canaries_have_the_device_and_float_type_of_the_module(dtype, device):
-    audit = OneShot(dim=network().to(device=device, dtype=dtype), rounds=1, canaries=40)
+    audit = OneShot(network().to(device=device, dtype=dtype), rounds=1, canaries=40)
     planted = audit.plant(0, clip_norm=1.0)
-    exact = OneShot(dim=audit.dim, layers=network(), rounds=1, canaries=40).plant(0, clip_norm=1.0)
+    exact = OneShot(audit.dim, layers=network(), rounds=1, canaries=40).plant(0, clip_norm=1.0)
     for mine, its in zip([planted.total, *planted.each()], [exact.total, *exact.each()], strict=True):
         assert (mine.dtype, mine.device.type) == (dtype, torch.device(device).type)
         np.testing.assert_allclose(mine.cpu().double().numpy(), its, atol=1e-7, rtol=2 * ROUNDING[dtype])
@@ -198,14 +198,13 @@ def test_a_sharded_state_dict_is_the_state_dict():
     items = list(model.state_dict().items())
     shards_of = [dict(items[:1]), dict(items[1:])]
     audits = [
-        OneShot(dim=dim, rounds=1, canaries=50, view="updates")
-        for dim in (model.state_dict(), shards_of, tuple(shards_of))
+        OneShot(dim, rounds=1, canaries=50, view="updates") for dim in (model.state_dict(), shards_of, tuple(shards_of))
     ]
     assert {audit.dim for audit in audits} == {5690}
     totals = []
     for audit in audits:
         totals.append(audit.plant(0, clip_norm=1.0).total)
-        audit.observe(Release(round=0, kind="update", vector=shards_of, divisor=10.0))
+        audit.observe(0, update=shards_of, divisor=10.0)
     assert all(torch.equal(total, totals[0]) for total in totals)
     np.testing.assert_array_equal(audits[0].scores()[0], audits[1].scores()[0])
     with pytest.raises(InputError, match=r"'0.weight' is in several shards"):
@@ -244,12 +243,12 @@ def test_norms_on_a_device_are_summed_as_exactly_as_on_the_cpu(length):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused_on_every_device(bad):
     for device in ("cpu", FAKE):
-        audit = OneShot(dim=torch.zeros(5000, device=device), rounds=1, canaries=10, view="updates")
+        audit = OneShot(torch.zeros(5000, device=device), rounds=1, canaries=10, view="updates")
         audit.plant(0, clip_norm=1.0)
         release = torch.ones(5000)
         release[77] = bad
         with pytest.raises(InputError, match=r"round 0 must be finite"):
-            audit.observe(Release(round=0, kind="update", vector=release.to(device)))
+            audit.observe(0, update=release.to(device))
 
 
 def test_the_dimension_may_be_a_number_a_module_a_state_dict_or_a_list_of_parameters():
@@ -258,19 +257,19 @@ def test_the_dimension_may_be_a_number_a_module_a_state_dict_or_a_list_of_parame
     trained = [p for p in module.parameters() if p.requires_grad]
     size = sum(p.numel() for p in trained)
     for dim in (size, np.int64(size), module, trained, torch.zeros(size), {"all": torch.zeros(size)}):
-        assert OneShot(dim=dim, rounds=1, canaries=10).dim == size
+        assert OneShot(dim, rounds=1, canaries=10).dim == size
     with pytest.raises(InputError, match="at least 2, got 1"):
-        OneShot(dim=nn.Linear(1, 1, bias=False), rounds=1, canaries=10)
+        OneShot(nn.Linear(1, 1, bias=False), rounds=1, canaries=10)
     with pytest.raises(InputError, match="Generator"):
-        OneShot(dim=torch.Generator(), rounds=1, canaries=10)
+        OneShot(torch.Generator(), rounds=1, canaries=10)
 
 
 def test_the_length_of_a_module_is_not_its_dimension():
     module = network()
-    audit = OneShot(dim=len(module), rounds=1, canaries=10, view="updates")  # 3 layers
+    audit = OneShot(len(module), rounds=1, canaries=10, view="updates")  # 3 layers
     audit.plant(0, clip_norm=1.0)
     with pytest.raises(InputError, match=r"\(3,\), got \(4909,\).*dim=3"):
-        audit.observe(Release(round=0, kind="update", vector=nn.utils.parameters_to_vector(module.parameters())))
+        audit.observe(0, update=nn.utils.parameters_to_vector(module.parameters()))
 
 
 def test_orders_of_loops_with_tensors_and_a_number_as_the_dimension():

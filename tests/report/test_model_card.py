@@ -10,14 +10,15 @@ import jsonschema
 import numpy as np
 import pytest
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
-from coalmine.report.model_card import UNKNOWN, model_card
+from coalmine.report.page import model_card
 from coalmine.results.io import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
 
+UNKNOWN = "not stated"
 PRIVATE = {"private": True, "clients": 50, "parameters": 100, "rounds": 40, "metrics": {"accuracy": 0.9}}
 # What NIST SP 800-226 and the deployments registry ask for, as the card names it.
 FIELDS = [
@@ -109,13 +110,11 @@ def test_the_command_prints_or_writes_it(tmp_path, run):
 
 
 def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
-    audit = OneShot(dim=200, rounds=2, canaries=20, view="updates", seed=0)
+    audit = OneShot(200, rounds=2, canaries=20, view="updates", seed=0)
     rng = np.random.default_rng(0)
     for t in range(2):
         planted = audit.plant(t, clip_norm=1.5)
-        audit.observe(
-            Release(round=t, kind="update", vector=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
-        )
+        audit.observe(t, update=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
     outcome = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     facts = {"data": "ward notes", "users": 4000, "utility": "accuracy 0.93", "use": "triage", "auditor": "Ann Lee"}
     outcome.save(tmp_path / "run", facts=facts)
@@ -127,7 +126,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     card = model_card(run)
     for row in (
         "Data | ward notes",
-        "People in the data | 4000 users",
+        "People in the data | 4,000 users",
         "Utility | accuracy 0.93",
         "Intended use | triage",
     ):
@@ -135,7 +134,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     assert "| Clipping | clip norm 1.5 |" in card
     assert "| Audited by | Ann Lee |" in card
     page = outcome.report(tmp_path / "mine.html", facts=facts).read_text(encoding="utf-8")
-    assert "Data ward notes, 4000 users, 200 parameters, accuracy 0.93." in page
+    assert "Data ward notes, 4,000 users, 200 parameters, accuracy 0.93." in page
     assert "clip norm 1.5" in page
     assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", page)
 

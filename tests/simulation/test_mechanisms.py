@@ -21,8 +21,8 @@ from coalmine.simulation import (
     WeightsBySize,
     flat,
 )
-from coalmine.simulation.kernels.loop import Loop
-from coalmine.simulation.kernels.one_step import OneStep
+from coalmine.simulation.kernels.layerwise import Layerwise
+from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
 from federations import federation, mlp, parts
 
@@ -30,7 +30,7 @@ from federations import federation, mlp, parts
 @given(
     clip_norm=st.floats(1e-6, 1e3),
     rate=st.floats(1e-3, 1e3),
-    kernel=st.sampled_from([Loop, OneStep, Stacked]),
+    kernel=st.sampled_from([LeanLoop, Layerwise, Stacked]),
     seed=st.integers(0, 1000),
     weight=st.floats(0.01, 1.0),
 )
@@ -47,7 +47,7 @@ def test_one_clients_part_of_the_sum_never_exceeds_the_clip_norm(clip_norm, rate
 )
 def test_a_sum_never_exceeds_the_clip_norm_times_the_clients(clip_norm, seed, sizes):
     data = federation(sizes, seed=seed)
-    built = OneStep(mlp(), data.task, LocalTraining(optimizer=SGD(learning_rate=10.0)))
+    built = Layerwise(mlp(), data.task, LocalTraining(optimizer=SGD(learning_rate=10.0)))
     weights = flat.parameter_vector(mlp())
     clipped = built.clipped_sum(weights, parts(data), clip_norm, torch.empty_like(weights))
     assert float(clipped.total.double().norm()) <= clip_norm * len(sizes)
@@ -59,7 +59,7 @@ def test_a_clip_norm_is_kept_in_ten_million_dimensions():
     data = federation([1], shape=(3000,), classes=3000)
     module = nn.Linear(3000, 3000, bias=False)
     weights = flat.parameter_vector(module)
-    clipped = Loop(module, data.task, LocalTraining(optimizer=SGD(learning_rate=1e4))).clipped_sum(
+    clipped = LeanLoop(module, data.task, LocalTraining(optimizer=SGD(learning_rate=1e4))).clipped_sum(
         weights, parts(data), 1.0, torch.empty_like(weights)
     )
     norm = float(clipped.total.double().norm())
@@ -73,7 +73,7 @@ class Watcher(Audit):
         self.views = views
         self.seen = []
 
-    def observe(self, release):
+    def record(self, release):
         self.seen.append(release)
 
 
@@ -165,7 +165,7 @@ def test_without_noise_the_update_is_the_weighted_mean_of_those_who_came():
             audits=[watcher],
         )
         training.run()
-        kernel = Loop(mlp(), data.task, LocalTraining())
+        kernel = LeanLoop(mlp(), data.task, LocalTraining())
         start = flat.parameter_vector(mlp())
         each = [kernel.clipped_sum(start, [part], math.inf, torch.empty_like(start)).total for part in parts(data)]
         expected = sum(w * u for w, u in zip(weights, each, strict=True)) / sum(weights)

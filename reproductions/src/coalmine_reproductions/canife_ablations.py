@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coalmine.methods.canife.design.loss import MeanLoss
 from coalmine.methods.canife.designed_canaries import Start
 from coalmine_reproductions import canife_claims
 from coalmine_reproductions.canife_attack import (
@@ -131,7 +130,7 @@ def _figure_5_charts(
 def figure_8a(context: Context) -> ReproducedTable:
     """Compare Loss 1 and Loss 2 by the number of mock clients."""
     size = SIZES[context.scale].seeded(context.seed)
-    adversaries = {"Loss 1": PUBLISHED.with_design(loss=MeanLoss()), "Loss 2": PUBLISHED}
+    adversaries = {"Loss 1": PUBLISHED.with_design(loss="mean"), "Loss 2": PUBLISHED}
     papers = {"Loss 1": "rises with the pool", "Loss 2": "high, almost constant"}
     (losses,) = _attacks(
         context,
@@ -222,7 +221,7 @@ def _name(cell: AttackCell) -> str:
     crafting = cell.crafting
     settings = crafting.adversary.settings
     parts = [cell.scene.data, str(cell.scene.steps), str(crafting.pool), crafting.start, crafting.adversary.name]
-    parts += [type(settings.loss).__name__, str(settings.iterations), str(settings.patience)]
+    parts += [settings.loss, str(settings.iterations), str(settings.patience)]
     # Cells differ in nothing else: other learning rates and schedules have other names of adversaries.
     return "-".join(["canife", *parts, f"{settings.norm_constant:g}"]).lower()
 

@@ -18,13 +18,11 @@ import torch
 from coalmine.claims import Poisson
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import CanaryMaker, CraftedUpdates, GivenUpdates, orthogonalize_directions
-from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
-from coalmine.methods.canife.design.loss import CovarianceLoss, Loss
-from coalmine.methods.canife.design.samples import design_samples
-from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.design import DesignSettings, LossName
 from coalmine.methods.canife.designed_canaries import ScoreName, Start
-from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.methods.canife.pool import Pool, pool_updates, updates
 from coalmine.methods.canife.round_estimates import Period
+from coalmine.methods.canife.samples import DesignOutcome, design_samples
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
@@ -68,7 +66,7 @@ class Adversary:
             return target.client
         return LocalTraining(optimizer=SGD(learning_rate=self.own_rate))
 
-    def with_design(self, **changes: float | Loss) -> Adversary:
+    def with_design(self, **changes: float | LossName) -> Adversary:
         """Return the adversary with other settings of the design."""
         return replace(self, settings=replace(self.settings, **changes))  # type: ignore[arg-type]
 
@@ -77,7 +75,7 @@ class Adversary:
         return self.with_design(iterations=iterations, patience=max(1, iterations))
 
 
-PAPER = Adversary(name="paper", settings=DesignSettings(loss=CovarianceLoss()), pixels="free", score="plain")
+PAPER = Adversary(name="paper", settings=DesignSettings(loss="covariance"), pixels="free", score="plain")
 """The paper's adversary: Loss 2, free pixels, scored along the canary's update; designed with a faster schedule."""
 
 PUBLISHED = replace(

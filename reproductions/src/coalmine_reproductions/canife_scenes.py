@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.claims import Poisson
-from coalmine.methods.canife.mock_clients import updates
+from coalmine.methods.canife.pool import updates
 from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Splits, load
 from coalmine.simulation.optimizers import Optimizer

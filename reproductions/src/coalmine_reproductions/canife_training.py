@@ -16,7 +16,7 @@ import numpy as np
 
 from coalmine import claims
 from coalmine.claims import Poisson
-from coalmine.methods.canife.design.samples import design_samples
+from coalmine.methods.canife.samples import design_samples
 from coalmine.simulation import SGD, Training
 from coalmine.simulation.data import Splits
 from coalmine_reproductions.canife_attack import DELTA, OURS, PAPER, AttackRounds, Crafting, attacked, design_pool

@@ -118,7 +118,7 @@ def train(cell: CanaryTraining) -> dict[str, Any]:
     audits = []
     if cell.repetitions:
         updates = OneShot(
-            dim=start.size,
+            start.size,
             rounds=size.rounds,
             canaries=size.canaries,
             view="updates",

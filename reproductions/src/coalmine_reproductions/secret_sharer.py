@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from coalmine.claims import FixedSize
-from coalmine.methods.secret_sharer.figures import regimes
 from coalmine.methods.secret_sharer.insertion import Insertion, insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
@@ -39,6 +38,7 @@ from coalmine.simulation.optimizers import Optimizer
 from coalmine_reproductions import secret_sharer_claims
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim
+from coalmine_reproductions.secret_sharer_figures import regimes
 from coalmine_reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Setting
 from coalmine_reproductions.table import Context, ReproducedTable
 

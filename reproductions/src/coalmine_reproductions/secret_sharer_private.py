@@ -62,7 +62,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
     size, text = cell.size, cell.size.text
     splits, insertion = data_with_canaries(text, cell.seed)
     model = models.build("word-lstm", splits.train.task, seed=cell.seed, embedding=text.embedding, units=text.units)
-    audit = OneShot(dim=model, rounds=size.rounds, canaries=size.canaries, view="updates", score="sum", seed=cell.seed)
+    audit = OneShot(model, rounds=size.rounds, canaries=size.canaries, view="updates", score="sum", seed=cell.seed)
     training = Training(
         model=model,
         data=splits.train,

@@ -189,7 +189,7 @@ class RunDirectory:
 
 def _essential(config: str) -> list[str]:
     """Return the lines that the result depends on; another device changes it by rounding only."""
-    others = ("workers = ", "checkpoint_every = ", "device = ", "pool_memory = ")
+    others = ("workers = ", "checkpoint_every = ", "device = ")
     return [line for line in config.splitlines() if not line.startswith(others)]
 
 

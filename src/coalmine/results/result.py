@@ -62,7 +62,7 @@ class Showable:
             >>> result.plot("roc").to_dict()["height"]
             210
         """
-        from coalmine.report.plots import plot
+        from coalmine.report.page import plot
 
         return plot(self._shown(), kind)
 
@@ -132,7 +132,7 @@ class Showable:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        from coalmine.report.notebook import as_html
+        from coalmine.report.page import as_html
 
         return as_html(self._shown())
 

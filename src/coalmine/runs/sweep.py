@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coalmine.drawing.charts import BOUND, ESTIMATE, REFUTED, THEORY
 from coalmine.errors import InputError, check_count
 from coalmine.files import write_json
 from coalmine.parallel import finished
@@ -115,16 +114,33 @@ class Sweep:
         Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
         settings have a panel each.
         """
-        import altair  # loaded only to draw
+        from coalmine.report import charts
 
-        axis = next(iter(self.axes))
-        panels: dict[str, list[SweptResult]] = {}
+        first = next(iter(self.axes))
+        name = first.rpartition(".")[2].replace("_", " ")
+        panels: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
-            others = [f"{name} = {value}" for name, value in row.point.items() if name not in (axis, _SEED)]
-            panels.setdefault(", ".join([row.result.method, row.result.label, *others]), []).append(row)
+            others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
+            claim, bound, guess = epsilons(row.result)
+            best = row.result.best_guess
+            numbers = {"claim": claim, "bound": bound, "estimate": guess}
+            numbers |= {"low": None if best is None else best.lower, "high": None if best is None else best.upper}
+            finite = {key: value for key, value in numbers.items() if value is not None and math.isfinite(value)}
+            about = {"x": as_number(row.point[first]), "about": row.directory.name, "refuted": row.result.refuted}
+            title = ", ".join([row.result.method, row.result.label, *others])
+            panels.setdefault(title, []).append({**about, **dict.fromkeys(numbers), **finite})
         if not panels:
             raise InputError("there is nothing to plot: the runs have no results")
-        return altair.vconcat(*(_panel(title, rows, axis, self.axes[axis]) for title, rows in panels.items()))
+        specs = {}
+        for title, rows in panels.items():
+            # At each value the largest claim of its runs, which usually are the same.
+            largest: dict[Any, float] = {}
+            for point in rows:
+                if point["claim"] is not None:
+                    largest[point["x"]] = max(point["claim"], largest.get(point["x"], 0.0))
+            line = [{"x": x, "claim": claim} for x, claim in largest.items()]
+            specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
+        return charts.as_altair(specs)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per result.
@@ -145,56 +161,6 @@ class Sweep:
     def __str__(self) -> str:
         """The table, and what it says."""
         return f"{Table('', self.columns, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
-
-
-_MARKS = {
-    "claimed ε: at most this": ("stroke", THEORY),
-    "lower bound of one run: ε is at least this": ("triangle-up", BOUND),
-    "lower bound of a run that refutes its claim": ("triangle-up", REFUTED),
-    "best guess (an estimate)": ("circle", ESTIMATE),
-}
-"""The words of the legend, each with its shape and color."""
-
-
-def _panel(title: str, rows: Sequence[SweptResult], axis: str, values: Sequence[str]) -> Any:
-    """Return the chart of one method and view: claims as a line, bounds and best guesses as points."""
-    import altair as alt
-
-    claimed, proven, refuted, guessed = _MARKS
-    name = axis.rpartition(".")[2].replace("_", " ")
-    points, intervals = [], []
-    for row in rows:
-        claim, bound, guess = epsilons(row.result)
-        about = {"x": row.point[axis], "run": row.directory.name}
-        kinds = {claimed: claim, refuted if row.result.refuted else proven: bound, guessed: guess}
-        for kind, epsilon in kinds.items():
-            if epsilon is not None and math.isfinite(epsilon):
-                points.append({**about, "kind": kind, "epsilon": epsilon})
-        best = row.result.best_guess
-        if best is not None and best.lower is not None and best.upper is not None and best.upper < math.inf:
-            intervals.append({**about, "low": best.lower, "high": best.upper})
-    x = alt.X("x:O", sort=list(values), title=name, axis=alt.Axis(labelAngle=0))
-    # Logarithmic from about 1 on, since claims grow fast as noise shrinks, but with a 0 for bounds that show nothing.
-    y = alt.Y("epsilon:Q", title="ε", scale=alt.Scale(type="symlog"))
-    kinds_shown = [kind for kind in _MARKS if any(point["kind"] == kind for point in points)]
-    shapes, colors = zip(*(_MARKS[kind] for kind in kinds_shown), strict=True)
-    legend = alt.Legend(orient="top", columns=2, title=None, labelLimit=400)
-    line = alt.Chart({"values": [point for point in points if point["kind"] == claimed]})
-    rules = alt.Chart({"values": intervals})
-    marks = alt.Chart({"values": points})
-    layers = [
-        line.mark_line(color=THEORY).encode(x=x, y=y),
-        rules.mark_rule(color=ESTIMATE).encode(x=x, y="low:Q", y2="high:Q", xOffset="run:N"),
-        marks.mark_point(size=70, filled=True, opacity=1).encode(
-            x=x,
-            y=y,
-            xOffset="run:N",  # runs of the same value stand beside one another
-            shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds_shown, range=list(shapes)), legend=legend),
-            color=alt.Color("kind:N", scale=alt.Scale(domain=kinds_shown, range=list(colors)), legend=legend),
-            tooltip=["run:N", "kind:N", alt.Tooltip("epsilon:Q", format=".3f")],
-        ),
-    ]
-    return alt.layer(*layers).properties(title=f"ε against {name}: {title}", width=600, height=240)
 
 
 @shown_if_slow()

@@ -7,7 +7,6 @@ from coalmine.errors import InputError
 from coalmine.methods.canife.anytime import AnytimeEvidence
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.protocol import Release
 from coalmine.results.verdict import Verdict
 
 
@@ -20,7 +19,7 @@ def play(audit, sigma, *, rounds=2, seed=1, stop=None):
             planted = audit.plant(round, clip_norm=1.0, trial=trial)
             total = noise.normal(0, sigma, 20).astype(np.float32)
             total += 0 if planted is None else planted.total
-            audit.observe(Release(round=round, kind="update", vector=total, trial=trial, divisor=1.0))
+            audit.observe(round, update=total, trial=trial, divisor=1.0)
             trial, played = trial + 1, played + 1
     return played
 

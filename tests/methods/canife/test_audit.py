@@ -11,8 +11,7 @@ from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
-from coalmine.protocol import Release
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.stats import estimate
 from federations import texts, word_model
 
@@ -104,8 +103,8 @@ def test_the_divisor_reveals_nothing_and_absent_canaries_insert_nothing():
                 seen.append((planted is None, planted.clients if planted else 0.0))
             return planted
 
-        def observe(self, release):
-            super().observe(release)
+        def record(self, release):
+            super().record(release)
             if release.trial is not None:
                 divisors.append(release.divisor)
 
@@ -165,7 +164,7 @@ def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():
             audit.plant(number, clip_norm=1.0)
             # One number for all: scores that rise and fall together.
             vector = (noise.normal() + 0.3 * noise.normal(size=6)).astype(np.float32)
-            audit.observe(Release(number, "update", vector, divisor=1.0))
+            audit.observe(number, update=vector, divisor=1.0)
         (period,) = audit.periods
         (bound,) = estimate(
             period.comparable[period.present], period.comparable[~period.present], design="coin-flips",
@@ -189,7 +188,7 @@ def test_a_failed_round_is_repeated_with_the_same_canaries():
                 audit.discard(round)
             audit.plant(round, clip_norm=CLIP)
             dim = first_axis().shape[1]
-            audit.observe(Release(round, "update", np.full(dim, 0.01, dtype=np.float32), divisor=1.0))
+            audit.observe(round, update=np.full(dim, 0.01, dtype=np.float32), divisor=1.0)
         scores.append(audit.arrays["scores"])
     np.testing.assert_array_equal(*scores)
 
@@ -225,18 +224,18 @@ def test_mistakes_of_a_custom_training_loop_are_explained():
     with pytest.raises(InputError, match="scores are missing"):
         audit.result()
     with pytest.raises(InputError, match="call plant first"):
-        audit.observe(Release(0, "update", vector, trial=0, divisor=1.0))
+        audit.observe(0, update=vector, trial=0, divisor=1.0)
     with pytest.raises(InputError, match="clip norm"):
         audit.plant(0, clip_norm=math.inf, trial=0)
     with pytest.raises(InputError, match="3 frozen rounds"):
         audit.plant(1, clip_norm=1.0, trial=0)
     audit.plant(0, clip_norm=1.0, trial=0)
     with pytest.raises(InputError, match="divisor"):
-        audit.observe(Release(0, "update", vector, trial=0))
+        audit.observe(0, update=vector, trial=0)
     with pytest.raises(InputError, match="shape"):
-        audit.observe(Release(0, "update", vector[:3], trial=0, divisor=1.0))
+        audit.observe(0, update=vector[:3], trial=0, divisor=1.0)
     with pytest.raises(InputError, match="must be finite"):
-        audit.observe(Release(0, "update", vector + np.float32(np.nan), trial=0, divisor=1.0))
+        audit.observe(0, update=vector + np.float32(np.nan), trial=0, divisor=1.0)
     with pytest.raises(InputError, match="not zero"):
         GivenUpdates(np.zeros((1, 5)))
     made = designed()

@@ -14,7 +14,6 @@ from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.composition import round_claim
 from coalmine.methods.canife.result import strongest_period
-from coalmine.protocol import Release
 from coalmine.results.result import Result
 from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
@@ -165,8 +164,7 @@ def observed(audit, noise):
         for trial in range(audit.trials):
             planted = audit.plant(round, clip_norm=1.0, trial=trial)
             total = rng.normal(0, noise, 8) + (0 if planted is None else planted.total)
-            release = Release(round=round, kind="update", vector=total.astype(np.float32), trial=trial, divisor=1.0)
-            audit.observe(release)
+            audit.observe(round, update=total.astype(np.float32), trial=trial, divisor=1.0)
     return audit
 
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.score_direction import held_out_sigma, likelihood_ratio_direction, plain_direction
 
 
 def pool_of(rows, clip_norm=2.0):
-    return Pool.of(torch.as_tensor(rows, dtype=torch.float32), [(rows.shape[1],)], clip_norm=clip_norm)
+    return Pool.of([torch.as_tensor(rows, dtype=torch.float32)], clip_norm=clip_norm)
 
 
 def clients(count, dim=40, rank=3, seed=0, clip_norm=2.0):

@@ -11,7 +11,7 @@ from coalmine.errors import InputError
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load
-from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
+from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain
 
 POPULATION, SIZE, LEVEL = 120, 30, 2e-4
 
@@ -153,7 +153,7 @@ def test_the_simulator_reports_its_cohorts(cohorts, refuted):
     data = load("digits").train
     model = models.build("logistic", data.task)
     dim = sum(p.numel() for p in model.parameters())
-    audit = OneShot(dim=dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
+    audit = OneShot(dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
     Training(model=model, data=data, rounds=6, sampling=cohorts, mechanism=mechanism, audits=[audit]).run()
     result = audit.result(claim=Claim(noise_multiplier=1.0, sampling="poisson:0.25", delta=1e-5, accountant="rdp"))

@@ -22,7 +22,7 @@ class Recorder(Audit):
     def __init__(self):
         self.updates = []
 
-    def observe(self, release):
+    def record(self, release):
         self.updates.append(np.array(release.vector, dtype=np.float64))
 
 
@@ -38,7 +38,7 @@ def trained(*audits):
 def test_beside_canaries_a_round_is_shorter_by_their_share_and_otherwise_the_same():
     alone, beside = Recorder(), Recorder()
     dim = trained(alone)
-    audit = OneShot(dim=dim, rounds=1, canaries=10, participation="every-round", design="fixed")
+    audit = OneShot(dim, rounds=1, canaries=10, participation="every-round", design="fixed")
     trained(audit, beside)
     canaries = np.sum(list(audit._canaries.updates.each(np.flatnonzero(audit.members))), axis=0)  # clip norm 1
     expected = (alone.updates[0] * 20 + canaries) / 30
@@ -47,7 +47,7 @@ def test_beside_canaries_a_round_is_shorter_by_their_share_and_otherwise_the_sam
 
 
 def test_canaries_add_noise_of_their_number_over_the_dimensions():
-    audit = OneShot(dim=8192, rounds=1, canaries=500, participation="every-round", design="fixed")
+    audit = OneShot(8192, rounds=1, canaries=500, participation="every-round", design="fixed")
     total = audit.plant(0, clip_norm=0.5).total
     noise = np.random.default_rng(0).normal(0, 0.2 * 0.5, 8192)  # noise multiplier 0.2
     measured = np.std(total + noise) / np.std(noise) - 1
@@ -85,7 +85,7 @@ def test_more_noise_from_canaries_than_from_the_mechanism_causes_a_warning():
 
 
 def test_the_audit_counts_the_canaries_of_its_fullest_round_and_only_those_it_inserts():
-    audit = OneShot(dim=5000, rounds=10, canaries=100, participation="last:2", view="updates")
+    audit = OneShot(5000, rounds=10, canaries=100, participation="last:2", view="updates")
     with pytest.warns(CanaryWarning, match="100 canaries beside 99 clients"):
         audit.joins(clients=99)
     with warnings.catch_warnings():
@@ -93,14 +93,14 @@ def test_the_audit_counts_the_canaries_of_its_fullest_round_and_only_those_it_in
         audit.seen_by("final").joins(clients=1)
         audit.joins(clients=100, noise_multiplier=1.0)
         audit.joins(clients=None, noise_multiplier=1.0)
-        OneShot(dim=5000, rounds=10, canaries=100, participation="poisson:0.1").joins(clients=10)
+        OneShot(5000, rounds=10, canaries=100, participation="poisson:0.1").joins(clients=10)
 
 
 def test_the_simulator_warns_before_the_first_round():
     settings = TrainingSettings(rounds=2, partition="iid:20", cohort="poisson:0.5")
     splits = settings.splits()
     module = settings.module(splits)
-    audit = OneShot(dim=9610, rounds=2, canaries=100, participation="poisson:0.5")
+    audit = OneShot(9610, rounds=2, canaries=100, participation="poisson:0.5")
     with pytest.warns(CanaryWarning, match="50 canaries beside 10 clients"):
         settings.training(splits, module, [audit])
 

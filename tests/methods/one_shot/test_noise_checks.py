@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -17,6 +17,7 @@ from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_finding
 from coalmine.methods.one_shot.noise_record import NoiseRecord
 from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.scaled import largest_clip_norm
+from coalmine.protocol import Release
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
@@ -296,7 +297,7 @@ def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     rng, inspection = np.random.default_rng(0), Inspection(200_000, 4, 0, None)
     for t in range(4):
         update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
-        inspection.observe(Release(round=t, kind="update", vector=update, divisor=1e6), 1.0)
+        inspection.record(Release(t, "update", update, divisor=1e6), 1.0)
     claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
     assert inspection.findings(claim, None, np.zeros(0, dtype=bool))[1] == []
     assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
@@ -308,7 +309,7 @@ def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     inspection = Inspection(layers.dim, rounds, seed, layers)
     for t in range(rounds):
         noise = rng.normal(0, clip_norm / divisor, layers.dim)
-        inspection.observe(Release(round=t, kind="update", vector=update(noise), divisor=divisor), clip_norm)
+        inspection.record(Release(t, "update", update(noise), divisor=divisor), clip_norm)
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
     return [finding.sentence for finding in inspection.findings(claim, None, np.zeros(0, dtype=bool))[1]]
 
@@ -420,18 +421,16 @@ def test_one_tensor_with_noise_is_not_counted_among_those_without():
 
 def audit_loop(noise, *, layers=LAYERS.shapes, claim=None, **settings):
     settings = {"canaries": 20, "view": "updates", "participation": "every-round"} | settings
-    audit = OneShot(dim=LAYERS.dim, rounds=6, layers=layers, **settings)
+    audit = OneShot(LAYERS.dim, rounds=6, layers=layers, **settings)
     rng, memory = np.random.default_rng(0), {}
     for t in range(6):
         planted = audit.plant(t, clip_norm=0.5)
         divisor = planted.clients + 50
         total = planted.total + 0.5 * noise(rng, t, memory)
         update = (total / divisor).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=divisor))
-        if audit.views[0].kind == "model":
-            models = [Release(round=t, kind="model", vector=update)] if t == 5 else []
-            for model in models:
-                audit.observe(model)
+        audit.observe(t, update=update, divisor=divisor)
+        if audit.views[0].kind == "model" and t == 5:
+            audit.observe(t, model=update)
     return audit.result(claim=claim or Claim(noise_multiplier=1.0, delta=1e-5))
 
 
@@ -456,7 +455,7 @@ def audit_per_tensor(noise_shares, *, view="updates", by_hand=False, canaries=60
     start = np.random.default_rng(1).normal(size=2640).astype(np.float32)
     initial = None if view == "updates" else start / scale if by_hand else start
     audit = OneShot(
-        dim=2640, rounds=6, canaries=canaries, view=view, participation="every-round", layers=PER_TENSOR,
+        2640, rounds=6, canaries=canaries, view=view, participation="every-round", layers=PER_TENSOR,
         initial=initial, family="gaussian", **option, **settings,
     )  # fmt: skip
     rng, model = np.random.default_rng(0), start
@@ -466,9 +465,9 @@ def audit_per_tensor(noise_shares, *, view="updates", by_hand=False, canaries=60
         update = (total / planted.clients).astype(np.float32)
         model = model + update
         back = scale if by_hand else 1
-        audit.observe(Release(round=t, kind="update", vector=update / back, divisor=planted.clients))
+        audit.observe(t, update=update / back, divisor=planted.clients)
         if view != "updates" and t == 5:
-            audit.observe(Release(round=t, kind="model", vector=model / back))
+            audit.observe(t, model=model / back)
     return audit
 
 
@@ -491,7 +490,7 @@ def test_noise_below_that_of_noise_per_layer_is_named_without_an_if():
 
 def test_canaries_that_are_taken_one_by_one_are_scaled_too():
     audit = OneShot(
-        dim=2640, rounds=1, canaries=60, participation="every-round", layers=PER_TENSOR,
+        2640, rounds=1, canaries=60, participation="every-round", layers=PER_TENSOR,
         noise_per_layer={"conv": 1.5, "fc": 0.5, "bias": 0.1},
     )  # fmt: skip
     planted = audit.plant(0, clip_norm=2.0)
@@ -513,9 +512,9 @@ def test_canaries_that_are_taken_one_by_one_are_scaled_too():
 )
 def test_noise_per_layer_that_no_clip_norms_explain_is_refused(noise, words):
     with pytest.raises(InputError, match=words):
-        OneShot(dim=2640, rounds=1, canaries=5, layers=PER_TENSOR, noise_per_layer=noise)
+        OneShot(2640, rounds=1, canaries=5, layers=PER_TENSOR, noise_per_layer=noise)
     with pytest.raises(InputError, match="layers="):
-        OneShot(dim=2640, rounds=1, canaries=5, noise_per_layer=noise)
+        OneShot(2640, rounds=1, canaries=5, noise_per_layer=noise)
 
 
 @pytest.mark.parametrize("shares", [(1.5, 0.5, 0.1), (3.0, 2.0, 0.9)])
@@ -554,7 +553,7 @@ def test_a_claim_without_a_noise_multiplier_is_not_about_noise():
 
 def test_a_saved_state_has_the_same_findings():
     rng = np.random.default_rng(0)
-    settings = {"dim": LAYERS.dim, "rounds": 6, "layers": LAYERS.shapes, "canaries": 50, "view": "updates"}
+    settings = {"model": LAYERS.dim, "rounds": 6, "layers": LAYERS.shapes, "canaries": 50, "view": "updates"}
     audits = [OneShot(**settings, participation="every-round") for _ in range(2)]
     for t in range(6):
         if t == 3:
@@ -563,7 +562,7 @@ def test_a_saved_state_has_the_same_findings():
         update = (planted[0].total + without("fc2.bias")(rng, t, {})).astype(np.float32)
         for audit in audits[: len(planted)]:
             audit.cohort(t, range(5), 50)
-            audit.observe(Release(round=t, kind="update", vector=update, divisor=1.0))
+            audit.observe(t, update=update, divisor=1.0)
     claim = Claim(noise_multiplier=1.0, delta=1e-5)
     first, second = (audit.result(claim=claim) for audit in audits)
     assert first.findings == second.findings != []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.updates import update_canaries
@@ -18,9 +18,7 @@ def audited(
     *, add=1.0, noise=1.0, scale=1.0, divisor=None, bare=None, layers=None, canaries=20, rounds=5, clients=CLIENTS
 ):
     """A loop that adds a share of the canaries, and releases ``scale`` times the noisy mean."""
-    audit = OneShot(
-        dim=DIM, rounds=rounds, canaries=canaries, view="updates", participation="every-round", layers=layers
-    )
+    audit = OneShot(DIM, rounds=rounds, canaries=canaries, view="updates", participation="every-round", layers=layers)
     rng = np.random.default_rng(0)
     for t in range(rounds):
         planted = audit.plant(t, clip_norm=1.0)
@@ -29,7 +27,7 @@ def audited(
         noisy = total + noise * rng.standard_normal(DIM) * (1 if bare is None else ~bare)
         count = clients + planted.clients
         update = (scale * noisy / count).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=divisor or count))
+        audit.observe(t, update=update, divisor=divisor or count)
     return audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5))
 
 
@@ -43,7 +41,7 @@ def test_a_correct_loop_gets_no_finding():
 def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
     """The checks still see the canaries as planted, as in a loop that makes its own sum, and find nothing."""
     audit = OneShot(
-        dim=DIM if kind == "NumPy" else torch.zeros(DIM),
+        DIM if kind == "NumPy" else torch.zeros(DIM),
         rounds=3,
         canaries=100,
         view="updates",
@@ -57,7 +55,7 @@ def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
         update += noise if kind == "NumPy" else torch.from_numpy(noise)
         if divides:
             update /= 100
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=100 if divides else 1))
+        audit.observe(t, update=update, divisor=100 if divides else 1)
     assert audit._inspection._canaries_share()[0] != pytest.approx(100 if divides else 1, rel=1e-6)
     assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).findings == []
 
@@ -74,7 +72,7 @@ def test_canaries_that_were_never_added_are_missed():
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_clients_that_push_canaries_out_of_the_model_are_no_reason_to_miss_them(strength):
     """Clients with a quadratic loss undo what canaries did, so that in later rounds the sums contain none of them."""
-    audit = OneShot(dim=DIM, rounds=30, canaries=20, view="updates", participation="every-round")
+    audit = OneShot(DIM, rounds=30, canaries=20, view="updates", participation="every-round")
     rng, model, optimum = np.random.default_rng(0), np.zeros(DIM), np.zeros(DIM)
     for t in range(30):
         planted = audit.plant(t, clip_norm=1.0)
@@ -82,7 +80,7 @@ def test_clients_that_push_canaries_out_of_the_model_are_no_reason_to_miss_them(
         total = 100 * step / max(1.0, np.linalg.norm(step)) + planted.total + rng.standard_normal(DIM)
         update = (total / 120).astype(np.float32)
         model += update
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=120.0))
+        audit.observe(t, update=update, divisor=120.0)
     assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).findings == []
 
 

@@ -6,7 +6,6 @@ import pytest
 from coalmine import OneShot
 from coalmine.methods.one_shot.scores import SCORES, Max, Score, find_score
 from coalmine.methods.one_shot.views import parse_view
-from coalmine.protocol import Release
 
 
 @pytest.mark.parametrize(
@@ -54,13 +53,13 @@ def test_a_new_score_needs_nothing_but_its_class(monkeypatch):
     updates = rng.standard_normal((3, 300)).astype(np.float32)
     audit, resumed = (
         OneShot(
-            dim=300, rounds=3, canaries=20, view="updates", score="last", participation="every-round", family="gaussian"
+            300, rounds=3, canaries=20, view="updates", score="last", participation="every-round", family="gaussian"
         )
         for _ in range(2)
     )
     for t, update in enumerate(updates):
         audit.plant(t, clip_norm=1.0)
-        audit.observe(Release(t, "update", update, divisor=1.0))
+        audit.observe(t, update=update, divisor=1.0)
     resumed.restore(audit.state())
     cosines = np.array([audit._canaries.updates.canary(i) @ updates[-1] for i in range(40)]) / np.linalg.norm(
         updates[-1]
@@ -75,10 +74,10 @@ def test_a_new_score_needs_nothing_but_its_class(monkeypatch):
 @pytest.mark.parametrize("noise", [0.0, 1e-9, 0.1])
 def test_a_release_of_canaries_alone_shows_what_its_precision_can(dim, family, noise):
     """Of m canaries, remainders² ≥ 1e-6: tan² of a cosine ≤ 1e6/m, and ε is near 1e6 · dim/(2m)."""
-    audit = OneShot(dim=dim, rounds=1, canaries=10, view="updates", participation="every-round", family=family)
+    audit = OneShot(dim, rounds=1, canaries=10, view="updates", participation="every-round", family=family)
     planted = audit.plant(0, clip_norm=1.0)
     total = planted.total + np.random.default_rng(0).normal(0, noise / dim**0.5, dim)
-    audit.observe(Release(round=0, kind="update", vector=total.astype(np.float32), divisor=1.0))
+    audit.observe(0, update=total.astype(np.float32), divisor=1.0)
     result = audit.result(delta=1e-5)
     members, limit = len(planted.members), 1e6 * dim / 2
     said = any("no noise detected" in warning for warning in result.warnings)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from coalmine import OneShot, Release
+from coalmine import OneShot
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -17,7 +17,7 @@ LAYERS = Layers.of({"fc1.weight": (60, 100), "fc1.bias": 60, "fc2.weight": (10, 
 
 def audit_of(**settings):
     settings = {"canaries": 100, "view": "updates", "participation": "every-round", "layers": LAYERS} | settings
-    return OneShot(dim=LAYERS.dim, rounds=5, **settings)
+    return OneShot(LAYERS.dim, rounds=5, **settings)
 
 
 def run(audit, aggregate, *, noise=1.0, seed=0):
@@ -27,7 +27,7 @@ def run(audit, aggregate, *, noise=1.0, seed=0):
         planted = audit.plant(t, clip_norm=1.0)
         total = sum(map(aggregate, planted.each(norm=5.0)), start=np.zeros(LAYERS.dim))
         update = ((total + rng.normal(0, noise, LAYERS.dim)) / 100).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=100.0))
+        audit.observe(t, update=update, divisor=100.0)
     return audit.result(claim=Claim(noise_multiplier=noise, delta=1e-5))
 
 
@@ -92,11 +92,11 @@ def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
     claim = None
     for seed in range(audits):
         audit = OneShot(
-            dim=110, rounds=1, canaries=50, view="updates", participation="every-round", layers=layers, seed=seed
+            110, rounds=1, canaries=50, view="updates", participation="every-round", layers=layers, seed=seed
         )
         planted = audit.plant(0, clip_norm=1.0)
         update = (planted.total + np.random.default_rng(seed).normal(0, 0.5, 110)).astype(np.float32)
-        audit.observe(Release(round=0, kind="update", vector=update, divisor=1.0))
+        audit.observe(0, update=update, divisor=1.0)
         claim = claim or Claim(noise_multiplier=0.5, rounds=1, delta=1e-5)
         alarms += bool(audit._record.in_tensors.findings(audit.members, claim, level=0.2))
     assert alarms <= audits * 0.2 + 4 * math.sqrt(audits * 0.16)  # probability 3e-5 at exactly 20%
@@ -112,6 +112,6 @@ def test_layers_are_read_from_what_users_have():
     assert "1.num_batches_tracked" not in state.names
     assert Layers.of([4, (2, 3), ()]).sizes.tolist() == [4, 6, 1]
     with pytest.raises(InputError, match="13 parameters"):
-        OneShot(dim=12, rounds=1, canaries=2, layers=[4, 9])
+        OneShot(12, rounds=1, canaries=2, layers=[4, 9])
     with pytest.raises(InputError, match="float"):
         Layers.of(3.5)

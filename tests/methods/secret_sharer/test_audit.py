@@ -13,7 +13,6 @@ from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.methods.secret_sharer.random_sampling import SampledRanks
-from coalmine.protocol import Release
 from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text
@@ -89,7 +88,7 @@ def test_a_final_model_must_be_observed(trained):
     audit = SecretSharer(canaries=trained[1].canaries, module=trained[1]._module)
     with pytest.raises(InputError, match="never observed"):
         audit.result()
-    audit.observe(Release(round=0, kind="model", vector=np.zeros(5, dtype=np.float32)))
+    audit.observe(0, model=np.zeros(5, dtype=np.float32))
     with pytest.raises(InputError, match="5 parameters"):
         audit.result()
 

@@ -10,7 +10,7 @@ from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
 from coalmine.methods.secret_sharer.stored_model import read_canaries, write_canaries
 from coalmine.simulation.data import generated_text, load
-from coalmine.simulation.data.vocabulary import Vocabulary
+from coalmine.simulation.data.text import Vocabulary
 
 WORDS = Vocabulary(entries=["<pad>", "<begin>", "<end>", "<unknown>", *(f"w{i}" for i in range(96))])
 

@@ -9,7 +9,7 @@ from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid, random_suffixes
 from coalmine.simulation.data import generated_text, load
-from coalmine.simulation.data.vocabulary import BEGIN, END, PAD
+from coalmine.simulation.data.text import BEGIN, END, PAD
 from federations import federation, texts
 
 

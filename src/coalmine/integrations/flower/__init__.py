@@ -1,7 +1,7 @@
 """Audits of Flower trainings: canaries are nodes of the grid, strategies stay as they are.
 
     audit = OneShot(
-        dim=9_610, rounds=20, canaries=10, view="updates", participation="every-round", design="fixed",
+        9_610, rounds=20, canaries=10, view="updates", participation="every-round", design="fixed",
     )
     grid = CanaryGrid(grid, audit, clip_norm=0.5)
     strategy.start(grid=grid, evaluate_fn=grid.recorder(), ...)

@@ -65,7 +65,7 @@ class CanaryGrid(Grid):
         >>> from coalmine import OneShot
         >>> from coalmine.integrations.flower import LocalGrid
         >>> from flwr.clientapp import ClientApp
-        >>> audit = OneShot(dim=100, rounds=3, canaries=5, view="updates", participation="every-round")
+        >>> audit = OneShot(100, rounds=3, canaries=5, view="updates", participation="every-round")
         >>> grid = CanaryGrid(LocalGrid(ClientApp(), nodes=4), audit, clip_norm=0.5)
         >>> len(list(grid.get_node_ids()))  # 4 clients, and 10 canaries of which about 5 are inserted
         14

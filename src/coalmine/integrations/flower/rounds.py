@@ -15,7 +15,7 @@ from coalmine.claims.sampling import EveryRound, Observed
 from coalmine.errors import InputError
 from coalmine.integrations.finite import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits
+from coalmine.protocol import Audit, Contribution, Kind, Vector, check_audits
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,11 @@ class AuditedRounds:
             kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
         for kind in kinds:
             audit.observe(
-                Release(
-                    round=current.round,
-                    kind=kind,
-                    vector=np.array(change if kind == "update" else model),
-                    trial=current.trial,
-                    divisor=self._divisor or None,
-                    rounding=rounding,
-                )
+                current.round,
+                **{kind: np.array(change if kind == "update" else model)},
+                trial=current.trial,
+                divisor=self._divisor or None,
+                rounding=rounding,
             )
 
     def _acting(self, current: PlannedRound) -> list[int]:

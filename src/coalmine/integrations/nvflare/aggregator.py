@@ -14,7 +14,7 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.protocol import Release, Vector
+from coalmine.protocol import Vector
 from coalmine.results.io import save
 
 
@@ -124,7 +124,7 @@ class CanaryAggregator(ModelAggregator):
         arrays = {name: np.asarray(value) for name, value in params.items()}
         self._shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind == "f"}
         self._audit = OneShot(
-            dim=sum(int(np.prod(shape)) for shape in self._shapes.values()),
+            sum(int(np.prod(shape)) for shape in self._shapes.values()),
             rounds=self.rounds,
             canaries=self.canaries,
             view="updates",
@@ -148,15 +148,7 @@ class CanaryAggregator(ModelAggregator):
         vector, lost = finite_part(flat)
         if lost:
             audit.note(f"round {self._round}: {lost} of {len(vector)} numbers are not finite and count as 0")
-        audit.observe(
-            Release(
-                round=self._round,
-                kind="update",
-                vector=vector,
-                divisor=float(divisor),
-                rounding=float("inf") if lost else 0.0,
-            )
-        )
+        audit.observe(self._round, update=vector, divisor=float(divisor), rounding=float("inf") if lost else 0.0)
         self._round += 1
         if self._round == self.rounds:
             result = audit.result(claim=Claim(noise_multiplier=self.noise_multiplier, delta=self.delta))

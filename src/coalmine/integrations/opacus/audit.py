@@ -199,7 +199,7 @@ def audit_opacus(
         before = first_model(optimizer)
         initial = {view: None if view in ("final", "updates") else before for view in views}
         planting = OneShot(
-            dim=dim_of(optimizer),
+            dim_of(optimizer),
             rounds=steps,
             canaries=canaries,
             view=views[0],

@@ -24,7 +24,7 @@ from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
+from coalmine.protocol import Audit, Contribution, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
 from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat
@@ -257,7 +257,10 @@ class AuditedSteps:
     def _observe(
         self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None, rounding: float = 0.0
     ) -> None:
-        audit.observe(Release(round=round, kind=kind, vector=vector, divisor=divisor, rounding=rounding))
+        if kind == "update":
+            audit.observe(round, update=vector, divisor=divisor, rounding=rounding)
+        else:
+            audit.observe(round, model=vector, rounding=rounding)
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""

@@ -10,7 +10,7 @@ Where to find what:
 - `per_sample_gradients`: each sample's gradient as a differentiable function of the sample.
 - `score_direction`: the direction along which a round's noisy sum is scored.
 - `round_estimates`, `composition`: scores → ε of one round → ε of the training (Algorithm 2).
-- `result`, `report_section`, `figures`: the result and how it is shown.
+- `result`, `section`: the result and how it is shown.
 - `settings`, `job`, `method`: the method in a run.
 
 docs/canife.md explains the audit, docs/canife-design.md how samples are designed and scored.

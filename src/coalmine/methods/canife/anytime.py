@@ -16,8 +16,8 @@ from coalmine.methods.canife.round_estimates import Period
 from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest, with_less_noise
 from coalmine.results.verdict import Verdict
 from coalmine.stats import GaussianDP, Scores, SequentialBound, SequentialTest
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.sequential_power import reaches_power
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.sequential import reaches_power
 
 
 class AnytimeEvidence:

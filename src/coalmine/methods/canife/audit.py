@@ -80,7 +80,7 @@ class Canife(Audit):
         ...     planted = audit.plant(0, clip_norm=1.0, trial=trial)
         ...     total = noise.normal(0, 1, 50).astype(np.float32)
         ...     total += 0 if planted is None else planted.total
-        ...     audit.observe(Release(round=0, kind="update", vector=total, trial=trial, divisor=1.0))
+        ...     audit.observe(0, update=total, trial=trial, divisor=1.0)
         >>> result = audit.result(noise_multiplier=1.0)
         >>> result.verdict.value, round(result["gaussian-shift"].epsilon, 1), round(result.claim.epsilon, 1)
         ('not refuted', 4.4, 4.4)
@@ -192,7 +192,7 @@ class Canife(Audit):
         if number is not None:
             self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Score every canary, present or not, in a round's sum, or record the model."""
         if release.kind == "model":
             self._model = np.array(to_numpy(flat(release.vector)))
@@ -206,7 +206,7 @@ class Canife(Audit):
         if number != self._due or self._crafted is None:
             raise InputError(f"{described(release)} was observed before plant was called for it: call plant first")
         if release.divisor is None:
-            raise InputError(f"CANIFE scores the sum of {described(release)}: pass Release(divisor=...)")
+            raise InputError(f"CANIFE scores the sum of {described(release)}: pass divisor= to observe")
         vector = to_numpy(flat(release.vector))
         if vector.shape != self._crafted.directions.shape[1:]:
             raise InputError(

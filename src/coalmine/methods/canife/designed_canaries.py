@@ -12,28 +12,22 @@ import torch
 from torch import nn
 
 from coalmine.arrays import Array, Floats
-from coalmine.errors import InputError, check_kind, check_number, check_positive
+from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
-from coalmine.methods.canife.design.loop import (
-    DesignSettings,
-    StartExamples,
-    Target,
-    check_settings,
-    clients_of,
-    step_size,
-)
-from coalmine.methods.canife.design.samples import design_samples, valid_range
-from coalmine.methods.canife.design_pool import Pool
-from coalmine.methods.canife.mock_clients import ClientUpdates, check_disjoint
-from coalmine.methods.canife.pool_storage import POOL_MEMORY
+from coalmine.methods.canife.design import DesignSettings, step_size
+from coalmine.methods.canife.pool import MockClients, Pool, check_disjoint, client_updates
+from coalmine.methods.canife.sample_gradients import SampleGradients
+from coalmine.methods.canife.samples import StartExamples, Target, clients_of, design_samples, valid_range
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
+from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
-from coalmine.simulation.models.tasks import check_fits
+from coalmine.simulation.models import check_fits
+from coalmine.simulation.workers import one_thread
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.
 _LEARNED = 0.9
@@ -78,8 +72,6 @@ class DesignedCanaries:
         weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
             full weight.
         device: Where mock clients train and samples are designed; where the module is if None.
-        pool_memory: GiB of memory that the mock clients' updates may take. A larger pool is kept in temporary files,
-            which give the same canaries more slowly.
         seed: Seed of the designs, which are the same on every device up to rounding.
 
     Raises:
@@ -117,7 +109,6 @@ class DesignedCanaries:
         valid: tuple[float, float] | Literal["data"] | None = "data",
         weighting: Weighting | None = None,
         device: torch.device | str | None = None,
-        pool_memory: float = POOL_MEMORY,
         seed: int = 0,
     ) -> None:
         check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task) returns")
@@ -127,7 +118,9 @@ class DesignedCanaries:
             )
         check_kind("pool", pool, FederatedData, "FederatedData, such as the pool of load(...)")
         check_kind("client", client, LocalTraining, "LocalTraining(...)")
-        self.settings, self.count, self.seed = check_settings(settings, count, seed), count, seed
+        self.settings = settings or DesignSettings()
+        check_kind("settings", self.settings, DesignSettings, "DesignSettings(...)")
+        self.count, self.seed = check_count("count", count), check_count("seed", seed, least=0)
         if not check_number("noise_multiplier", noise_multiplier) >= 0:
             raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
         self.noise_multiplier, self.cohort = float(noise_multiplier), check_positive("cohort", cohort)
@@ -137,41 +130,38 @@ class DesignedCanaries:
             raise InputError(f"start must be random, pool or last, got {start!r}")
         if clients is not None:
             check_disjoint(pool, clients)
-        step_size(client)
-        model = flat.moved(model, device)
-        flat.check_module(model, private=True)
-        self.device = flat.device_of(model)
-        check_fits(model, pool.task, name=type(model).__name__)
-        self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
+        step_size(client)  # raises for clients that a canary cannot be designed for
         self.weighting = weighting or EqualWeights()
         if self.weighting == WeightsBySize(None):
             raise InputError(
                 "weights by size need a cap, since the pool does not know the largest client: use WeightsBySize(cap)"
             )
+        model = flat.moved(model, device)
+        self.device = flat.device_of(model)
+        check_fits(model, pool.task, name=type(model).__name__)
+        self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
         self.valid: tuple[float, float] | None = None
         if pool.task.tokens is None:
             self.valid = valid_range(pool) if valid == "data" else valid
-        self._flat = flat.FlatModel(model)
+        self._mock_clients = MockClients(model, pool, client, weighting=self.weighting, seed=seed)
+        self._loop = LeanLoop(model, pool.task, client)
         self._initial = flat.parameter_vector(model)
-        self._senders = ClientUpdates(
-            model, pool.task, client, mock=pool, weighting=self.weighting, pool_memory=pool_memory, seed=seed
-        )
         self._inputs: Array | None = None
         self._targets: Array | None = None
         self._pool: Pool | None = None
         self._designed_for, self._clip_norm = self._initial.cpu().numpy(), 0.0
-        self._gradients_by: str | None = None
+        self._gradients: SampleGradients | None = None
 
     def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
         """Design canaries for ``model`` and return their FACTS; a design that meets NaN stops at the best before it."""
         check_clip_norm(clip_norm)
         weights = self._parameters(model)
         self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
-        self._pool = self._mock_updates(weights)
-        self._flat.load(weights)
+        self._pool = self._mock_clients.pool(weights, self._clip_norm)
+        self._loop.model.load(weights)
         seed = int(generator(self.seed, "design", round).integers(2**31))
         outcome = design_samples(
-            self._flat.module,
+            self._loop.model.module,
             self._pool,
             task=self.data.task,
             client=self.client,
@@ -180,7 +170,7 @@ class DesignedCanaries:
             start=self._start_examples(seed),
             target=self.target,
             valid=self.valid,
-            gradients_by=self._gradients_by,
+            gradients=self._gradients,
             seed=seed,
         )
         if outcome.not_finite is not None and not all(np.isfinite(c.loss) for c in outcome.canaries):
@@ -188,7 +178,7 @@ class DesignedCanaries:
                 f"the design for round {round} is not finite in iteration {outcome.not_finite}, and no canary precedes "
                 "it: lower the clients' learning rate or check the model"
             )
-        self._gradients_by = outcome.gradients_by
+        self._gradients = outcome.gradients
         self._inputs, self._targets = outcome.clients.inputs, outcome.clients.targets
         stopped = float(outcome.not_finite or 0)
         return np.array([[c.health, c.norm, np.nan, outcome.iterations, stopped] for c in outcome.canaries])
@@ -198,7 +188,7 @@ class DesignedCanaries:
         check_clip_norm(clip_norm)
         _, targets = self.samples
         if self._pool is None:  # after restore: the same model gives the same mock updates
-            self._pool = self._mock_updates(self._parameters(self._designed_for))
+            self._pool = self._mock_clients.pool(self._parameters(self._designed_for), self._clip_norm)
         weights = self._parameters(model)
         rows = self._updates(weights, targets, clip_norm)
         if not self.data.task.per_position and not np.array_equal(weights.cpu().numpy(), self._designed_for):
@@ -217,7 +207,9 @@ class DesignedCanaries:
     def _updates(self, weights: torch.Tensor, targets: Array, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
         clients = clients_of(self.samples[0], targets, self.data.task)
-        return np.stack([u.cpu().numpy() for u in self._senders.of(weights, clients, clip_norm)])
+        with one_thread():
+            rows = torch.cat(list(client_updates(self._loop, weights, clients, clip_norm, seed=self.seed)))
+        return rows.cpu().numpy()
 
     def _relabel_learned(
         self, rows: npt.NDArray[np.float32], weights: torch.Tensor, clip_norm: float
@@ -249,7 +241,7 @@ class DesignedCanaries:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
-        self._pool, self._gradients_by = None, None
+        self._pool = None
         self._inputs, self._targets = state.get("inputs"), state.get("targets")
         if self._inputs is not None:
             self._designed_for, self._clip_norm = state["designed_for"], float(state["clip_norm"])
@@ -292,9 +284,6 @@ class DesignedCanaries:
                 f"{self._initial.numel()}: pass the module that is trained"
             )
         return vector
-
-    def _mock_updates(self, weights: torch.Tensor) -> Pool:
-        return self._senders.pool(weights, self.data, self._clip_norm)
 
     def _start_examples(self, seed: int) -> StartExamples:
         """Return what the next design starts from; None for random samples."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from coalmine.errors import InputError, check_number, check_positive
-from coalmine.methods.canife.design_pool import FLOAT64_PIECE, Pool
+from coalmine.methods.canife.pool import Pool
 from coalmine.protocol import Vector
 
 # Relative to the largest eigenvalue: anything smaller is rounding error.
@@ -98,7 +98,7 @@ def likelihood_ratio_direction(
 
     Example:
         >>> import torch
-        >>> pool = Pool.of(torch.eye(3)[:2], [(3,)], clip_norm=1.0)
+        >>> pool = Pool.of([torch.eye(3)[:2]], clip_norm=1.0)
         >>> update = np.array([0.6, 0.0, 0.8], dtype=np.float32)
         >>> direction = likelihood_ratio_direction(update, pool, noise_multiplier=0.1, cohort=2)
         >>> direction.vector.round(3).tolist(), round(direction.signal, 3)
@@ -122,14 +122,11 @@ def likelihood_ratio_direction(
     left_out = weights / inverse.diagonal()
     square = along - ridge * float(weights @ weights)  # ‖w‖²
     variance = cohort * float(left_out.square().mean()) + noise**2 * square
-    # In place, since each float64 vector takes 0.8 GB at 10⁸ parameters.
-    whole = pool.combined(weights[None])[0].mul_(-length / pool.clip_norm)
-    for piece, numbers in zip(whole.split(FLOAT64_PIECE), values.split(FLOAT64_PIECE), strict=True):
-        piece.add_(numbers)
-    size = math.sqrt(_dot(whole, whole))
-    signal = _dot(whole, values) / size
+    whole = values - pool.combined(weights[None])[0] * (length / pool.clip_norm)
+    size = float(whole.norm())
+    signal = float(whole @ values) / size
     return ScoreDirection(
-        vector=whole.div_(size).float().numpy(),
+        vector=(whole / size).float().numpy(),
         signal=signal,
         effective_sigma=math.sqrt(variance) / along * pool.clip_norm / length,
         ridge=ridge,
@@ -139,28 +136,22 @@ def likelihood_ratio_direction(
 def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
     """Return the effective σ of scores along ``direction`` in rounds of clients like ``held_out``."""
     noise, cohort = _check_round(noise_multiplier, cohort)
-    vector = torch.from_numpy(direction.vector)
+    vector = torch.from_numpy(direction.vector).double()
     variance = cohort * float(held_out.dots(vector[None]).square().mean())
-    variance += (noise * held_out.clip_norm) ** 2 * _dot(vector, vector)
+    variance += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
     return math.sqrt(variance) / direction.signal
 
 
 def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
-    """Return the canary's update as a tensor, and its norm."""
+    """Return the canary's update in float64, and its norm."""
     vector = np.asarray(update)
     if vector.shape != (pool.dim,):
         raise InputError(f"the canary's update must have the shape ({pool.dim},) of the pool's, got {vector.shape}")
-    values = torch.from_numpy(np.ascontiguousarray(vector))
-    length = math.sqrt(_dot(values, values))
+    values = torch.from_numpy(np.ascontiguousarray(vector)).double()
+    length = float(values.norm())
     if not (math.isfinite(length) and length > 0):
         raise InputError(f"the canary's update must be finite and not zero, got norm {length}")
     return values, length
-
-
-def _dot(first: Tensor, second: Tensor) -> float:
-    """Return the dot product of two vectors, computed in float64 piece by piece."""
-    pieces = zip(first.split(FLOAT64_PIECE), second.split(FLOAT64_PIECE), strict=True)
-    return math.fsum(float(one.double() @ other.double()) for one, other in pieces)
 
 
 def _check_round(noise_multiplier: float, cohort: float) -> tuple[float, float]:

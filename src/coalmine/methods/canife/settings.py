@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from coalmine.methods.canife.audit import Canife
-    from coalmine.methods.canife.design.loop import DesignSettings, Target
+    from coalmine.methods.canife.design import DesignSettings
+    from coalmine.methods.canife.samples import Target
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.mechanisms.central import Weighting
     from coalmine.simulation.settings import TrainingSettings
@@ -57,12 +58,10 @@ class CanaryDesignSettings(Settings):
 
     def settings(self, iterations: int) -> DesignSettings:
         """Return these settings as `DesignSettings`."""
-        from coalmine.methods.canife.design.loop import DesignSettings
-        from coalmine.methods.canife.design.loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
+        from coalmine.methods.canife.design import DesignSettings
 
-        losses = {"likelihood-ratio": LikelihoodRatioLoss, "covariance": CovarianceLoss, "mean": MeanLoss}
         return DesignSettings(
-            loss=losses[self.loss](),
+            loss=self.loss,
             norm_constant=self.norm_constant,
             iterations=iterations,
             learning_rate=self.learning_rate,
@@ -121,12 +120,6 @@ class CanifeSettings(Settings):
         description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running); "
         "one adversary per value",
     )
-    pool_memory: float = Field(
-        4.0,
-        gt=0,
-        description="GiB of memory for the mock clients' updates; a larger pool is kept in temporary files, which give "
-        "the same canaries",
-    )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
     stop_when_refuted: bool = Field(
         False,
@@ -172,7 +165,6 @@ class CanifeSettings(Settings):
                 target=self.design.target_class(),
                 valid="data" if self.design.pixels == "valid" else None,
                 weighting=_with_cap(mechanism.weighting, splits.train),
-                pool_memory=self.pool_memory,
                 seed=training.seed + index,
             )
             audits.append(

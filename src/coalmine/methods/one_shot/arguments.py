@@ -33,18 +33,18 @@ def parsed_dim(dim: Any) -> _Dim:
     """
     if isinstance(dim, int | float | str | np.generic):
         number: Any = dim
-        return check_count("dim", number, least=2), VectorKind(), None
+        return check_count("the number of parameters", number, least=2), VectorKind(), None
     if is_tensor(dim) or hasattr(dim, "__array__"):
-        return check_count("dim", int(math.prod(dim.shape)), least=2), VectorKind.of(dim), None
+        return check_count("the number of parameters", int(math.prod(dim.shape)), least=2), VectorKind.of(dim), None
     if isinstance(dim, Iterator):  # such as module.parameters(), which can be read only once
         dim = list(dim)
     if not (hasattr(dim, "named_parameters") or isinstance(dim, Layers | Mapping | list | tuple)):
         raise InputError(
-            "dim must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
+            "model must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
             f"one flat tensor), got {type(dim).__name__}"
         )
     layers = Layers.of(dim)
-    return check_count("dim", layers.dim, least=2), VectorKind.of(dim), layers
+    return check_count("the number of parameters", layers.dim, least=2), VectorKind.of(dim), layers
 
 
 def check_canaries(canaries: int, design: str) -> None:

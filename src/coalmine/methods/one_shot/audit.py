@@ -48,7 +48,7 @@ class OneShot(Audit):
     round, and who took part (docs/checks.md). The ``findings`` of the result name what is wrong.
 
     Args:
-        dim: The module, its state dict or a list of its parameters; or the number of trainable parameters. With
+        model: The module, its state dict or a list of its parameters; or the number of trainable parameters. With
             tensors, canaries have their device and float type, and ``layers`` are theirs. With a number, they
             are NumPy arrays, which add to tensors too.
         rounds: Number of training rounds.
@@ -81,12 +81,12 @@ class OneShot(Audit):
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
-        >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, view="updates", participation="every-round")
+        >>> audit = OneShot(5_000, rounds=5, canaries=100, view="updates", participation="every-round")
         >>> for t in range(5):
         ...     planted = audit.plant(t, clip_norm=1.0)
         ...     total = planted.total + rng.normal(0, 2.0, 5_000)  # plus your clients' clipped updates
         ...     update = (total / planted.clients).astype(np.float32)
-        ...     audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
+        ...     audit.observe(t, update=update, divisor=planted.clients)
         >>> result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
         >>> result.verdict.value
         'not refuted'
@@ -94,8 +94,8 @@ class OneShot(Audit):
 
     def __init__(
         self,
+        model: int | LayerSpec,
         *,
-        dim: int | LayerSpec,
         rounds: int,
         canaries: int = 1000,
         view: str = "final",
@@ -109,7 +109,7 @@ class OneShot(Audit):
         noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.dim, self._kind, tensors = parsed_dim(dim)
+        self.dim, self._kind, tensors = parsed_dim(model)
         self.rounds = check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
@@ -171,7 +171,7 @@ class OneShot(Audit):
             initial: The model before the first round, for views that compare models.
 
         Example:
-            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, view="updates")
+            >>> audit = OneShot(5_000, rounds=5, canaries=100, view="updates")
             >>> audit.seen_by("final").plant(0, clip_norm=1.0) is None
             True
         """
@@ -193,7 +193,7 @@ class OneShot(Audit):
 
         Example:
             >>> import warnings
-            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, participation="every-round")
+            >>> audit = OneShot(5_000, rounds=5, canaries=100, participation="every-round")
             >>> with warnings.catch_warnings(record=True) as caught:
             ...     audit.joins(clients=50)
             >>> str(caught[0].message)[:59]
@@ -264,7 +264,7 @@ class OneShot(Audit):
         self._seconds += time.perf_counter() - start
         return planted
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Score all canaries, inserted and held out, against a release.
 
         Args:
@@ -286,7 +286,7 @@ class OneShot(Audit):
         if inspected:
             self._inspect(release)
         if not inspected or self._record.view.kind == "update":
-            self._record.observe(release)
+            self._record.record(release)
         self._seconds += time.perf_counter() - start
 
     def _inspect(self, release: Release) -> None:
@@ -298,7 +298,7 @@ class OneShot(Audit):
             # A training may add its noise to the sum in place, and even release the same array.
             inserted = planted.as_planted() if planted is not None and planted_in == round else None
             del planted
-            self._inspection.observe(release, float(log.clip_norms[round]), inserted)
+            self._inspection.record(release, float(log.clip_norms[round]), inserted)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.
@@ -309,7 +309,7 @@ class OneShot(Audit):
             available: Number of clients that could have taken part.
 
         Example:
-            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, participation="poisson:0.25")
+            >>> audit = OneShot(5_000, rounds=5, canaries=100, participation="poisson:0.25")
             >>> audit.cohort(0, clients=[3, 14, 15], available=12)
         """
         if self._plants:
@@ -473,7 +473,7 @@ class OneShot(Audit):
             claim: The training's claim. Its rounds are the audit's unless it states others.
 
         Example:
-            >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="last:2")
+            >>> audit = OneShot(5_000, rounds=10, canaries=100, view="updates", participation="last:2")
             >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
             1.36
         """

@@ -59,7 +59,7 @@ class Inspection:
 
     # During the training
 
-    def observe(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
+    def record(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
         """Record the update of a round, if claimed noise would have a known size in it.
 
         Args:

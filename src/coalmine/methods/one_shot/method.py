@@ -115,7 +115,7 @@ def build_audits(
     start = flat(initial)
     first, *others = settings.view
     audit = OneShot(
-        dim=start,
+        start,
         rounds=training.rounds,
         canaries=settings.canaries or _canaries(settings, training, population, len(start)),
         view=first,

@@ -98,7 +98,7 @@ class ViewRecord:
         self.discard(round)
         self.log.planted[round] = self.log.aborted[round] = True
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Score all canaries against a release, whose vector is flat; see `OneShot.observe` for the errors."""
         round, vector = release.round, release.vector
         self.log.check_release(release, self.view, self.name)
@@ -133,7 +133,7 @@ class ViewRecord:
         if SCORES[self.score].needs_divisor:
             raise InputError(
                 f"the score {self.score} needs the number that the sum of round {release.round} was divided by: give "
-                "Release(divisor=…), or use the score max"
+                "observe(divisor=…), or use the score max"
             )
         return None
 

@@ -6,7 +6,6 @@ One training is enough, since a coin flip decides for each canary whether it is 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -72,7 +71,7 @@ class Samples(Audit):
         >>> import numpy as np
         >>> canaries = SampleCanaries(inputs=torch.randn(40, 4), targets=torch.arange(40) % 3)
         >>> audit = Samples(canaries=canaries, model=nn.Linear(4, 3), rounds=1, view="final")
-        >>> audit.observe(Release(round=0, kind="model", vector=np.ones(15, dtype=np.float32)))
+        >>> audit.observe(0, model=np.ones(15, dtype=np.float32))
         >>> audit.result(delta=1e-5).bound.method
         'one-run'
     """
@@ -102,7 +101,7 @@ class Samples(Audit):
         self._scores: Floats = np.zeros(len(canaries))
         if view == "final-change":
             self._scores += self._loss_at(self._weights)
-        self._clip_norm, self._seconds = np.inf, 0.0
+        self._clip_norm = np.inf
         self._observed = np.zeros(self.rounds, dtype=bool)
         if view == "updates":
             self._check_differentiable()
@@ -113,11 +112,10 @@ class Samples(Audit):
             self._clip_norm = float(clip_norm)
         return None
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Score all canaries, inserted and held out."""
         if release.trial is not None:
             return
-        start = time.perf_counter()
         vector = to_numpy(flat(release.vector))
         if vector.shape != self._weights.shape:
             raise InputError(
@@ -132,16 +130,11 @@ class Samples(Audit):
             if self.view != "updates":
                 self._scores -= self._loss_at(self._weights)
                 self._observed[release.round] = True
-        self._seconds += time.perf_counter() - start
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Count an aborted round as observed."""
         if trial is None and self.view == "updates":
             self._observed[round] = True
-
-    def live(self) -> str | None:
-        """Return a rough estimate of ε so far, for a progress bar."""
-        return next((f"ε̂ {epsilon:.2f} (samples, {self.view})" for epsilon in self.figures().values()), None)
 
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
@@ -207,7 +200,6 @@ class Samples(Audit):
             ceiling=evidence.ceiling,
             warnings=[*warnings, *self.notes],
             metrics={**counts, **test, **(metrics or {})},
-            timing={"audit_s": self._seconds},
             config={
                 "canaries": len(self.canaries),
                 "kind": self.canaries.kind,
@@ -220,13 +212,12 @@ class Samples(Audit):
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return everything observed so far, for a checkpoint."""
-        arrays = {"scores": self._scores, "weights": self._weights, "observed": self._observed}
-        return {name: np.array(value) for name, value in arrays.items()} | {"seconds": np.array(self._seconds)}
+        return {"scores": self._scores.copy(), "weights": self._weights.copy(), "observed": self._observed.copy()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from a checkpoint."""
         self._scores, self._weights = np.array(state["scores"]), np.array(state["weights"])
-        self._observed, self._seconds = np.array(state["observed"]), float(state["seconds"])
+        self._observed = np.array(state["observed"])
 
     def __repr__(self) -> str:
         return f"Samples({self.canaries!r}, view={self.view}, rounds={self.rounds}, rate={self.rate})"
@@ -266,27 +257,27 @@ class Samples(Audit):
     def _gradient_products(self, weights: Vector, update: Vector, count: int | None = None) -> tuple[Floats, Floats]:
         """Return ⟨gradient, update⟩ and |gradient|² at ``weights`` for the first ``count`` canaries, (k,) each."""
         self._model.load(torch.from_numpy(weights))
-        device = self._model.device
-        module, buffers = self._model.module, dict(self._model.module.named_buffers())
-
-        def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-            return self._losses(functional_call(module, (parameters, buffers), (example[None],)), target[None])[0]
-
+        module, buffers, device = self._model.module, dict(self._model.module.named_buffers()), self._model.device
         parameters = {
             name: value.detach() for name, value in zip(self._model.names, self._model.parameters, strict=True)
         }
         pieces = torch.tensor(update, device=device).split([value.numel() for value in self._model.parameters])
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-        batch = max(1, _GRADIENT_NUMBERS // self._model.dim)
-        dots, squares = [], []
-        for inputs, targets in zip(
-            self.canaries.inputs[:count].split(batch), self.canaries.targets[:count].split(batch), strict=True
-        ):
-            gradients_of = gradients(parameters, inputs.to(device), targets.to(device))
-            rows = [gradient.flatten(1) for gradient in gradients_of.values()]
-            dots.append(sum(row @ piece for row, piece in zip(rows, pieces, strict=True)))
-            squares.append(sum(row.square().sum(1) for row in rows))
-        return torch.cat(dots).cpu().double().numpy(), torch.cat(squares).cpu().double().numpy()
+
+        def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+            return self._losses(functional_call(module, (parameters, buffers), (example[None],)), target[None])[0]
+
+        def products(example: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            dot = square = torch.zeros((), device=device)
+            for gradient, piece in zip(grad(loss)(parameters, example, target).values(), pieces, strict=True):
+                dot = dot + gradient.flatten() @ piece
+                square = square + gradient.square().sum()
+            return dot, square
+
+        # Per-example gradients are held for a chunk of the canaries at a time.
+        chunk = max(1, _GRADIENT_NUMBERS // self._model.dim)
+        inputs, targets = self.canaries.inputs[:count].to(device), self.canaries.targets[:count].to(device)
+        dots, squares = vmap(products, chunk_size=chunk)(inputs, targets)
+        return dots.cpu().double().numpy(), squares.cpu().double().numpy()
 
     def _check_differentiable(self) -> None:
         """Refuse a module without per-example gradients now instead of in the middle of a training."""

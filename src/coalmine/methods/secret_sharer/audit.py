@@ -28,7 +28,7 @@ from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.stats import Scores
-from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.stats.exposure import RandomGuessing
 from coalmine.vectors import flat, to_numpy
 
 PrivacyUnit = Literal["user", "phrase"]
@@ -78,7 +78,7 @@ class SecretSharer(Audit):
         >>> model = models.build("word-lstm", data.task, embedding=4, units=4)
         >>> audit = SecretSharer(canaries=canaries, module=model, users=insertion.users, probe=Probe(references=500))
         >>> final = parameter_vector(model).numpy()  # as if training on insertion.data had changed nothing
-        >>> audit.observe(Release(round=0, kind="model", vector=final))
+        >>> audit.observe(0, model=final)
         >>> audit.result(unit="phrase").bound.epsilon
         0.0
     """
@@ -106,7 +106,7 @@ class SecretSharer(Audit):
         self._memorization: Memorization | None = None
         self._seconds = 0.0
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Keep the final model."""
         if release.trial is None:
             self._model, self._memorization = np.array(to_numpy(flat(release.vector))), None

@@ -15,9 +15,10 @@ from coalmine.config import SettingError, Settings
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.progress import reporting
-from coalmine.protocol import Audit, Release
+from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import PHRASE, USER, Unit
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from coalmine.arrays import Floats, Ints
     from coalmine.claims import Claim
-    from coalmine.drawing.sections import Section
     from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
     from coalmine.methods.secret_sharer.insertion import Insertion
     from coalmine.methods.secret_sharer.phrases import PhraseCanaries
@@ -61,6 +61,7 @@ class SecretSharerMethod(Method):
         "Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, and "
         "the final model is queried for them."
     )
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
@@ -232,7 +233,7 @@ class SecretSharerMethod(Method):
             probe=self.probe,
             reference=reference,
         )
-        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module)))
+        self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
         if canaries.inserted.all():
             return []
@@ -306,18 +307,9 @@ class SecretSharerMethod(Method):
         return PHRASE if result.view.endswith(":phrase") else USER
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report."""
-        from coalmine.methods.secret_sharer.section import section
-
-        return section(found)
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the figures."""
-        from coalmine.methods.secret_sharer.figures import charts
-
-        return charts(found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the heat map and the phrases for the report."""
+        return section(found.extras.get("memorization"))
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:

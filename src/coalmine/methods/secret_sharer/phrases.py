@@ -12,7 +12,7 @@ from coalmine.arrays import Bools, Ints
 from coalmine.errors import InputError, check_count, check_number
 from coalmine.seeds import generator
 from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.data.vocabulary import BEGIN, END, MARKS, PAD, Vocabulary
+from coalmine.simulation.data.text import BEGIN, END, MARKS, PAD, Vocabulary
 from coalmine.stats import Design
 
 # The vocabulary must allow this many times the phrases drawn; otherwise some of them would be nearly alike.

@@ -17,7 +17,7 @@ from coalmine.methods.secret_sharer.phrases import Configuration, Language, Phra
 from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.reading import read_json, read_tensors
 from coalmine.simulation.data import Task
-from coalmine.simulation.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
+from coalmine.simulation.data.text import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.flat import moved
 from coalmine.simulation.models import default_model
 from coalmine.simulation.settings import TrainingSettings, build_model

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, has_other_loss, input_tensor
-from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.kernels.loop import Loop
-from coalmine.simulation.kernels.model_step import ModelStep
-from coalmine.simulation.kernels.one_step import OneStep
-from coalmine.simulation.kernels.partial_sum import Kernel
+from coalmine.simulation.client import LocalTraining, Participant, has_other_loss
+from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.kernels.kernel import Kernel
+from coalmine.simulation.kernels.layerwise import Layerwise
+from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
+from coalmine.simulation.kernels.word_lstm import WordLSTMClients
 from coalmine.simulation.optimizers import SGD
 
-# Layer outputs per pass, as a count of numbers: about what stays in cache.
-_ACTIVATIONS = 8_000_000
-
-# Measured with benchmarks/trainer.py: sharing a pass pays off from about six clients per pass; stacking parameters pays
-# off for networks with few parameters and small activations.
-_CLIENTS_PER_PASS = 6
-_STACKED_PARAMETERS, _STACKED_ACTIVATIONS = 200_000, 8_000
+# The first that suits the work is taken.
+_FAST = (WordLSTMClients, Layerwise, Stacked)
 
 
 def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTraining) -> Kernel:
@@ -35,36 +29,21 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     batch, draw random numbers, keep state. A fast kernel is therefore tried on a few clients and used only if it agrees
     with the loop there.
     """
-    loop = Loop(module, data.task, training)
-    fast = promising_kernel(module, data, training)
-    return fast if fast is not None and _agree(fast, loop, module, data, training.batch_size) else loop
-
-
-def promising_kernel(
-    module: nn.Module, data: FederatedData, training: LocalTraining
-) -> OneStep | ModelStep | Stacked | None:
-    """The kernel that should beat the loop, judged by shapes alone and not yet tried; None if there is none."""
-    if not isinstance(training.optimizer, SGD) or training.optimizer.momentum or has_other_loss(module):
-        return None
-    if training.mixed_precision:
-        return None  # torch chooses the precision of each operation, and fast kernels have others
+    loop = LeanLoop(module, data.task, training)
+    plain_sgd = isinstance(training.optimizer, SGD) and not training.optimizer.momentum
+    # With mixed precision, torch chooses the precision of each operation, and fast kernels use others.
+    if not plain_sgd or training.mixed_precision or has_other_loss(module):
+        return loop
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
-        return None  # padding would enter the batch statistics
-    sizes, activations = data.sizes, _activations(module, data.task, data)
-    rows = max(1, _ACTIVATIONS // activations)
-    if training.steps(int(sizes.max())) == 1:
-        if ModelStep.suits(module, data):
-            return ModelStep(module, data.task, training)
-        if OneStep.suits(module) and rows >= _CLIENTS_PER_PASS * int(np.median(sizes)):
-            return OneStep(module, data.task, training, rows=rows)
-    elif len(flat.parameter_vector(module)) <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
-        return Stacked(module, data.task, training, rows=rows)
-    return None
+        return loop  # padding would enter the batch statistics
+    for kind in _FAST:
+        if kind.suits(module, data, training):
+            kernel = kind(module, data.task, training)
+            return kernel if _agree(kernel, loop, module, data, training.batch_size) else loop
+    return loop
 
 
-def _agree(
-    kernel: OneStep | ModelStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
-) -> bool:
+def _agree(kernel: Kernel, loop: LeanLoop, module: nn.Module, data: FederatedData, batch_size: int | None) -> bool:
     """Whether a kernel reproduces the loop on a few clients, without drawing random numbers or changing buffers."""
     start = flat.parameter_vector(module)
     # Try perturbed weights as well: weights that start at zero would hide whatever depends on them.
@@ -89,7 +68,7 @@ def _agree(
     return True
 
 
-def _trial_clients(data: FederatedData, batch_size: int | None) -> Sequence[Participant]:
+def _trial_clients(data: FederatedData, batch_size: int | None) -> list[Participant]:
     """The first, smallest and largest clients, one with a short last batch, and four at random."""
     draw = np.random.default_rng(0)
     chosen = [*range(min(2, len(data))), int(data.sizes.argmin()), int(data.sizes.argmax())]
@@ -97,22 +76,3 @@ def _trial_clients(data: FederatedData, batch_size: int | None) -> Sequence[Part
         chosen.append(int(((data.sizes - 1) % batch_size).argmin()))
     chosen += draw.integers(len(data), size=4).tolist()
     return [Participant(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
-
-
-def _activations(module: nn.Module, task: Task, data: FederatedData) -> int:
-    """How many numbers the layers of ``module`` output for one example, at least one."""
-    total = 0
-
-    def count(layer: nn.Module, inputs: object, output: object) -> None:
-        nonlocal total
-        total += output.numel() if isinstance(output, Tensor) else 0
-
-    whole = flat.FlatModel(module)
-    model = whole.module.eval()
-    for layer in model.modules():
-        if next(layer.children(), None) is None:
-            layer.register_forward_hook(count)
-    inputs = input_tensor(data.client(int(data.sizes.argmax())).inputs[:2], task, device=whole.device)
-    with torch.no_grad():
-        model(inputs if len(inputs) > 1 else inputs.repeat(2, *[1] * (inputs.ndim - 1)))
-    return max(1, total // 2)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.cifg import CIFGLoss
-from coalmine.simulation.models.cifg_clients import client_gradients
-from coalmine.simulation.models.prefixes import distinct_prefixes
-from coalmine.simulation.models.tasks import require_next_token
+from coalmine.simulation.models.layers import TiedLinear
+from coalmine.simulation.models.text import vocabulary_size
 
 # Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
 _COMMON, _CONTEXTS = 256, 64
@@ -35,46 +37,54 @@ class WordLSTM(nn.Module):
         self.input_gates = nn.Linear(embedding, 3 * units)
         self.recurrent_gates = nn.Linear(embedding, 3 * units, bias=False)
         self.projection = nn.Linear(units, embedding, bias=False)
+        self.output = TiedLinear(self.embedding)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits (n, positions, words) for ``tokens`` (n, positions)."""
         return self.forward_embedded(self.embedding(tokens))
 
     def forward_embedded(self, embedded: Tensor) -> Tensor:
-        """Return the logits for embedded words (n, positions, embedding); differentiable twice."""
-        gates = self.input_gates(embedded)
-        hidden = embedded.new_zeros(len(embedded), embedded.shape[2])
-        cell = embedded.new_zeros(len(embedded), self.units)
+        """Return the logits for embedded words (n, positions, embedding)."""
+        states = self._recurrence(self.input_gates(embedded).unbind(1))
+        return self.output(torch.stack(states, 1))  # type: ignore[no-any-return]
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, or zero without any."""
+        losses, _ = self.target_losses(tokens, targets)
+        return losses.sum() / max(1, targets.numel() if self.ignored is None else int((targets != self.ignored).sum()))
+
+    def target_losses(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of each target, zero if it is ignored, and the sentence that each belongs to.
+
+        Nothing is computed for the padding behind the last target of a sentence. What remains of all sentences, their
+        first words first, are the rows that every layer sees.
+        """
+        counted = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored
+        lengths = (counted * torch.arange(1, targets.shape[1] + 1, device=targets.device)).amax(1).clamp(min=1)
+        sentences = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)
+        words = torch.stack([tokens, targets, sentences], 2)
+        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        words, targets, sentences = packed.data.unbind(1)
+        gates = self.input_gates(self.embedding(words)).split(packed.batch_sizes.tolist())
+        logits = self.output(torch.cat(self._recurrence(gates)))
+        ignored = -100 if self.ignored is None else self.ignored
+        return F.cross_entropy(logits, targets, ignore_index=ignored, reduction="none"), sentences
+
+    def _recurrence(self, gates: Sequence[Tensor]) -> list[Tensor]:
+        """Return the hidden states at each position from the input's share of the gates.
+
+        Sentences may end: each position has the first rows of the one before, and possibly fewer.
+        """
+        hidden = gates[0].new_zeros(len(gates[0]), self.embedding.embedding_dim)
+        cell = gates[0].new_zeros(len(gates[0]), self.units)
         states = []
-        for gate in gates.unbind(1):
+        for gate in gates:
+            hidden, cell = hidden[: len(gate)], cell[: len(gate)]
             f, o, g = (gate + self.recurrent_gates(hidden)).chunk(3, 1)
             cell = torch.lerp(g.tanh(), cell, f.sigmoid())
             hidden = self.projection(o.sigmoid() * cell.tanh())
             states.append(hidden)
-        return nn.functional.linear(torch.stack(states, 1), self.embedding.weight)
-
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, faster.
-
-        Differentiable once. Skips padding. Without a target that counts, the loss and its gradient are zero.
-        """
-        loss: Tensor = CIFGLoss.apply(  # type: ignore[no-untyped-call]
-            self.embedding.weight,
-            self.input_gates.weight,
-            self.input_gates.bias,
-            self.recurrent_gates.weight,
-            self.projection.weight,
-            distinct_prefixes(tokens, targets, self.ignored),
-        )
-        return loss
-
-    @torch.no_grad()
-    def client_gradients(self, tokens: Tensor, targets: Tensor, clients: Tensor, out: list[Tensor]) -> Tensor:
-        """Write the gradients of ``loss`` for the sentences of each client to ``out``, and return the losses.
-
-        ``clients`` (n,) has the client of each sentence, and ``out`` a tensor (clients, *shape) for each parameter.
-        """
-        return client_gradients(list(self.parameters()), tokens, targets, clients, self.ignored, out)
+        return states
 
     def steps(self) -> WordLSTMSteps:
         """Return the model word by word, with its current weights."""
@@ -155,7 +165,7 @@ class WordLSTMSteps:
 def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:
     """Build the word-level CIFG-LSTM of Hard et al. (2018)."""
     return WordLSTM(
-        words=require_next_token("word-lstm", task),
+        words=vocabulary_size(task),
         embedding=check_count("embedding", embedding),
         units=check_count("units", units),
         ignored=task.ignored,

@@ -1,0 +1,242 @@
+"""The design pool: what mock clients send (steps 1 and 2 of Algorithm 1), as a matrix U (m × d)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine.arrays import Ints
+from coalmine.errors import InputError, check_count, check_positive
+from coalmine.methods.canife.sample_gradients import used_columns
+from coalmine.seeds import generator
+from coalmine.simulation import flat
+from coalmine.simulation.client import LocalTraining, Participant, input_tensor
+from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels.kernel import Kernel
+from coalmine.simulation.kernels.lean import LeanLoop
+from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
+from coalmine.simulation.workers import one_thread
+
+# Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
+_FLOAT64_COLUMNS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """Updates of m mock clients in ``dim`` dimensions, none longer than ``clip_norm``.
+
+    Args:
+        rows: (m, columns) in float32, on the CPU.
+        columns: Which coordinates of the flat update the rows hold, ascending; all others are always zero. None for
+            all. On small images most weights of ResNet18's last layers multiply only padding; dropping them changes no
+            product with the matrix.
+        dim: Number of parameters.
+        clip_norm: The norm that updates were clipped to.
+    """
+
+    rows: Tensor
+    columns: Tensor | None
+    dim: int
+    clip_norm: float
+
+    @classmethod
+    def of(cls, updates: Iterable[Tensor], *, clip_norm: float, columns: Tensor | None = None) -> Pool:
+        """Build a pool from clipped updates.
+
+        Args:
+            updates: Some mock clients' updates at a time, (n, d).
+            clip_norm: The norm they were clipped to.
+            columns: As in the class.
+
+        Raises:
+            InputError: If there are no updates, all are zero, or one exceeds the clip norm.
+        """
+        check_positive("clip_norm", clip_norm)
+        parts: list[Tensor] = []
+        dim = 0
+        for update in updates:
+            norms, dim = flat.norms(update), update.shape[1]
+            if not bool((norms <= clip_norm * (1 + 1e-5)).all()):
+                raise InputError(
+                    f"an update of the design pool has norm {float(norms.max()):.6g}, which exceeds the clip norm "
+                    f"{clip_norm:.6g}: clip it first"
+                )
+            part = update.detach().cpu().float()
+            parts.append(part.clone() if columns is None else part[:, columns])
+        if not parts:
+            raise InputError("the design pool is empty: give it at least one mock client")
+        rows = torch.cat(parts)
+        if not bool(rows.any()):
+            raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
+        return cls(rows=rows, columns=columns, dim=dim, clip_norm=clip_norm)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def dots(self, vectors: Tensor) -> Tensor:
+        """Return (k, m) in float64: the product of each of ``vectors`` (k, d) with each update."""
+        held = vectors if self.columns is None else vectors[:, self.columns]
+        products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
+        for vector, rows in zip(held.split(_FLOAT64_COLUMNS, 1), self.rows.split(_FLOAT64_COLUMNS, 1), strict=True):
+            products += vector.double() @ rows.double().T
+        return products
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Return (k, d) in float64: Σ weightᵢ · updateᵢ for each row of ``weights`` (k, m)."""
+        sums = torch.cat([weights.double() @ rows.double() for rows in self.rows.split(_FLOAT64_COLUMNS, 1)], 1)
+        if self.columns is None:
+            return sums
+        whole = torch.zeros(len(weights), self.dim, dtype=torch.float64)
+        whole[:, self.columns] = sums
+        return whole
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """U Uᵀ, (m, m) in float64."""
+        gram = torch.zeros(len(self), len(self), dtype=torch.float64)
+        for rows in self.rows.split(_FLOAT64_COLUMNS, 1):
+            columns = rows.double()
+            gram.addmm_(columns, columns.T)
+        return gram
+
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (m,), at least 0, and eigenvectors (m, m) of `gram` in squared clip norms."""
+        values, vectors = torch.linalg.eigh(self.gram / self.clip_norm**2)
+        return values.clamp(min=0), vectors
+
+
+class MockClients:
+    """Computes the design pool for any parameters of a module.
+
+    Args:
+        module: The module; it is not changed.
+        data: The mock clients' data.
+        client: What a client does with its data.
+        weighting: How the mechanism weights clients by their size; equal weights if not given.
+        seed: Seed of the clients' batches.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        client: LocalTraining,
+        *,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> None:
+        flat.check_module(module, private=True)
+        check_count("seed", seed, least=0)
+        self._data, self._weighting, self._seed = data, weighting, seed
+        self._kernel = choose_kernel(module, data, client)
+        example = input_tensor(data.client(0).inputs[:1], data.task, device=flat.device_of(module))
+        self._columns = used_columns(module, example)
+
+    def pool(self, weights: Tensor, clip_norm: float) -> Pool:
+        """Return the clipped and weighted updates of all mock clients from the parameters ``weights``."""
+        rows = client_updates(self._kernel, weights, self._data, clip_norm, weighting=self._weighting, seed=self._seed)
+        with one_thread():
+            return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
+
+
+def pool_updates(
+    model: nn.Module,
+    pool: FederatedData,
+    client: LocalTraining,
+    clip_norm: float,
+    *,
+    clients: FederatedData | None = None,
+    weighting: Weighting | None = None,
+    seed: int = 0,
+) -> Pool:
+    """Return what mock clients would send from a model.
+
+    Args:
+        model: The model at its current parameters.
+        pool: Data of the mock clients.
+        client: What a client does with its data.
+        clip_norm: Norm that updates are clipped to.
+        clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
+            against the very clients of the rounds says nothing about an adversary without their data.
+        weighting: How the mechanism weights clients by their size; equal weights if not given.
+        seed: Seed of the clients' batches.
+
+    Returns:
+        The clipped and weighted updates.
+
+    Raises:
+        InputError: If the pool shares examples with the clients, or an update is not finite.
+    """
+    if clients is not None:
+        check_disjoint(pool, clients)
+    return MockClients(model, pool, client, weighting=weighting, seed=seed).pool(
+        flat.parameter_vector(model), clip_norm
+    )
+
+
+def updates(
+    model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0
+) -> Iterator[Tensor]:
+    """Yield the clipped update (d,) of each client of ``data`` in turn, as a training would compute it."""
+    parts = client_updates(LeanLoop(model, data.task, client), flat.parameter_vector(model), data, clip_norm, seed=seed)
+    while True:
+        with one_thread():
+            rows = next(parts, None)
+        if rows is None:
+            return
+        yield from rows
+
+
+def client_updates(
+    kernel: Kernel,
+    weights: Tensor,
+    data: FederatedData,
+    clip_norm: float,
+    *,
+    weighting: Weighting | None = None,
+    seed: int,
+) -> Iterator[Tensor]:
+    """Yield the clipped and weighted updates (n, d) of clients from the parameters ``weights``, a few at a time.
+
+    Raises:
+        InputError: If an update is not finite.
+    """
+    check_positive("clip_norm", clip_norm)
+    client_weights = (weighting or EqualWeights()).weights(data.sizes)
+    clients = [
+        Participant(data.client(i), float(weight), partial(generator, seed, "batches", i))
+        for i, weight in enumerate(client_weights)
+    ]
+    first = 0
+    for part in kernel.clipped_updates(weights, clients, clip_norm):
+        infinite = np.flatnonzero(~np.isfinite(part.norms))
+        if len(infinite):
+            name, norm = data.names[first + infinite[0]], part.norms[infinite[0]]
+            raise InputError(f"the update of client {name!r} has norm {norm}: lower the clients' learning rate")
+        first += len(part.norms)
+        yield part.rows
+
+
+def check_disjoint(pool: FederatedData, clients: FederatedData) -> None:
+    """Raise an error if a pool shares examples with ``clients``, that is, rows of the same array in memory."""
+    if not np.shares_memory(pool.inputs, clients.inputs):
+        return
+    shared = len(np.intersect1d(_addresses(pool), _addresses(clients)))
+    if shared:
+        raise InputError(
+            f"{shared:,} of {len(pool.indices):,} examples of the design pool belong to clients under audit: set users "
+            "aside for the pool, for example with pool_fraction of coalmine.simulation.data.load"
+        )
+
+
+def _addresses(data: FederatedData) -> Ints:
+    """Return the memory address of each example."""
+    start = data.inputs.__array_interface__["data"][0]
+    return np.asarray(start + data.indices * data.inputs.strides[0])

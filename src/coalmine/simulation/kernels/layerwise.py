@@ -1,0 +1,330 @@
+"""Per-client and per-sample gradients of a whole batch from one forward and one backward pass, layer by layer.
+
+A layer's inputs X and the derivatives D of the loss by its outputs (its *deltas*) determine the gradient of its weight,
+DᵀX. Recording both in an ordinary pass over all examples gives every client's gradient without a pass of its own.
+
+Two users share this: `Layerwise` sums the clipped updates of clients who take one step of SGD, and CANIFE's design
+(`coalmine.methods.canife.sample_gradients`) differentiates the gradients of its canaries once more.
+
+Norms come from Gram matrices where that takes fewer multiplications than forming the gradients (Goodfellow 2015; Li et
+al. 2022, "ghost clipping"): ‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ). The plain reference is `coalmine.simulation.kernels.lean`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
+
+from coalmine.arrays import Floats
+from coalmine.simulation import flat
+from coalmine.simulation.client import LocalTraining, Participant
+from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded, weights_of
+from coalmine.simulation.models.layers import SoftEmbedding, TiedLinear
+from coalmine.simulation.optimizers import SGD
+
+Uses = Sequence[tuple[Tensor, Tensor]]
+"""What a layer saw: the inputs and the deltas of each of its uses in a forward pass."""
+
+# Clients and examples per pass: enough for large matrix products. More inputs than that (pixels, tokens) would push
+# the layers' outputs out of the cache.
+_CLIENTS, _EXAMPLES, _INPUTS = 128, 2048, 1 << 18
+
+# Sharing a pass pays off from about this many clients.
+_LEAST_CLIENTS = 6
+
+# Entries of gradients that are formed at a time to compute their norms: 32 MB.
+_MOST_FORMED = 8_000_000
+
+# A norm from Gram matrices is a sum of terms of both signs. If they are more than this factor larger than the result,
+# float32 rounding may have made the norm too small, and the update would exceed the clip norm.
+_CANCELLATION = 64
+
+
+def is_supported(layer: nn.Module) -> bool:
+    """Whether `layer_gradients` handles this layer."""
+    # A subclass may compute something else, also something that only later parameters show.
+    if type(layer) not in (nn.Conv2d, nn.GroupNorm, nn.Embedding, nn.Linear, SoftEmbedding, TiedLinear):
+        return False
+    match layer:
+        case nn.Conv2d():
+            plain = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+            return plain and len(layer.padding) == 2
+        case nn.GroupNorm():
+            return layer.affine and layer.bias is not None
+        case nn.Embedding():
+            return layer.max_norm is None and not layer.scale_grad_by_freq and layer.padding_idx is None
+        case _:
+            return True
+
+
+def parameters_of(layer: nn.Module) -> list[Tensor]:
+    """The parameters that a layer itself uses."""
+    return [layer.weight] if isinstance(layer, TiedLinear) else list(layer.parameters(recurse=False))
+
+
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """The layers that use parameters themselves."""
+    return [layer for layer in module.modules() if parameters_of(layer)]
+
+
+class Recorder:
+    """Runs a module and records the inputs and deltas of its layers.
+
+    Args:
+        module: The module, which is changed: pass a copy. All parameters must be in supported layers.
+        parameters: Those whose gradients are wanted, in their order; all of the module's if None.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor] | None = None) -> None:
+        self.layers = layers_of(module)
+        self._outputs: list[tuple[nn.Module, Tensor, Tensor, int]] = []
+        wanted = module.parameters() if parameters is None else parameters
+        self._places = {id(value): place for place, value in enumerate(wanted)}
+        for layer in module.modules():
+            if hasattr(layer, "inplace"):
+                layer.inplace = False  # type: ignore[assignment]  # it would overwrite outputs that are recorded
+        for layer in self.layers:
+            layer.requires_grad_(False)  # only derivatives by the layers' outputs are needed
+            layer.register_forward_hook(self._record)
+
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether several layers use the same parameter."""
+        return sum(len(parameters_of(layer)) for layer in self.layers) > len(self._places)
+
+    def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if not output.requires_grad:
+            output.requires_grad_()
+        self._outputs.append((layer, inputs[0], output, output._version))
+
+    def differentiate(
+        self, losses: Callable[[], Tensor], *, create_graph: bool = False
+    ) -> tuple[Tensor, dict[nn.Module, Uses]]:
+        """Call ``losses``, which runs the module, and return its result with what each layer saw.
+
+        One backward pass serves all clients or samples: the sum keeps them apart, since no loss depends on another's
+        examples.
+        """
+        self._outputs.clear()
+        values = losses()
+        outputs, self._outputs = self._outputs, []
+        if any(output._version != version for _, _, output, version in outputs):
+            raise ValueError("the output of a layer is modified in place, so its deltas are those of other values")
+        recorded = [output for _, _, output, _ in outputs]
+        deltas = torch.autograd.grad(values.sum(), recorded, create_graph=create_graph)
+        uses: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in self.layers}
+        for (layer, inputs, _, _), delta in zip(outputs, deltas, strict=True):
+            uses[layer].append((inputs if create_graph else inputs.detach(), delta))
+        return values, dict(uses)
+
+    def gradients(self, uses: Mapping[nn.Module, Uses], count: int) -> list[Tensor]:
+        """The gradients of the parameters, each (count, *shape), in their order."""
+        gradients: dict[int, Tensor] = {}
+        for layer in self.layers:
+            for value, gradient in zip(parameters_of(layer), layer_gradients(layer, uses[layer], count), strict=True):
+                place = self._places.get(id(value))
+                if place is None:  # frozen
+                    continue
+                gradients[place] = gradients[place] + gradient if place in gradients else gradient
+        return [gradients[place] for place in range(len(self._places))]
+
+
+def layer_gradients(layer: nn.Module, uses: Uses, count: int) -> list[Tensor]:
+    """The gradients of a layer's parameters, each (count, *shape), in the parameters' order.
+
+    Args:
+        layer: The layer.
+        uses: What it saw.
+        count: Number of clients or samples, each with equally many consecutive examples. With 1, the examples of all
+            together count as one client's, so that deltas scaled client by client give the weighted sum of gradients.
+    """
+    match layer:
+        case nn.Linear() | TiedLinear():
+            x, d = _rows(layer, uses, count)
+            gradients = [torch.bmm(d.transpose(1, 2), x), d.sum(1)]
+        case nn.Embedding():
+            gradients = [_sum([_table_gradients(layer, x, d, count) for x, d in uses])]
+        case nn.Conv2d():
+            weights = [_kernel_gradients(layer, x, d, count) for x, d in uses]
+            biases = [_over_examples(d.flatten(2).sum(2), count) for _, d in uses]
+            gradients = [_sum(weights), _sum(biases)]
+        case nn.GroupNorm():
+            scales, shifts = [], []
+            for x, d in uses:
+                normal = F.group_norm(x, layer.num_groups, eps=layer.eps)
+                scales.append(_over_examples((normal * d).reshape(*x.shape[:2], -1).sum(2), count))
+                shifts.append(_over_examples(d.reshape(*x.shape[:2], -1).sum(2), count))
+            gradients = [_sum(scales), _sum(shifts)]
+        case _:
+            raise TypeError(f"no rule for {type(layer).__name__}")
+    return gradients[: len(parameters_of(layer))]  # without the bias if there is none
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    total: Tensor = functools.reduce(torch.add, tensors)
+    return total
+
+
+def _over_examples(values: Tensor, count: int) -> Tensor:
+    """The sum over the examples of each client, (count, …)."""
+    by_client: Tensor = values.unflatten(0, (count, -1))
+    return by_client.sum(1)
+
+
+def _rows(layer: nn.Module, uses: Uses, count: int) -> tuple[Tensor, Tensor]:
+    """Inputs X (count, rows, in) and deltas D (count, rows, out) of a layer, written as a matrix product."""
+    if isinstance(layer, nn.Conv2d):
+        # What the kernel sees at each place of an image is one row.
+        assert not isinstance(layer.padding, str)
+        unfold = nn.Unfold(layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        uses = [(unfold(x).transpose(1, 2), d.flatten(2).transpose(1, 2)) for x, d in uses]
+    inputs = [x.reshape(count, -1, x.shape[-1]) for x, _ in uses]
+    deltas = [d.reshape(count, -1, d.shape[-1]) for _, d in uses]
+    return torch.cat(inputs, 1), torch.cat(deltas, 1)
+
+
+def _table_gradients(layer: nn.Embedding, tokens: Tensor, deltas: Tensor, count: int) -> Tensor:
+    """The gradients of an embedding table, for tokens or for distributions over tokens (…, words)."""
+    if tokens.is_floating_point():
+        words, width = layer.weight.shape
+        return torch.bmm(tokens.reshape(count, -1, words).transpose(1, 2), deltas.reshape(count, -1, width))
+    table = deltas.new_zeros(count, *layer.weight.shape)
+    clients = torch.arange(count, device=tokens.device)[:, None].expand(-1, tokens.numel() // count)
+    return table.index_put_((clients, tokens.reshape(count, -1)), deltas.reshape(*clients.shape, -1), accumulate=True)
+
+
+def _kernel_gradients(layer: nn.Conv2d, images: Tensor, deltas: Tensor, count: int) -> Tensor:
+    """The gradients of a convolution's weight."""
+    shape, geometry = layer.weight.shape, (layer.stride, layer.padding, layer.dilation)
+    if len(images) == count:
+        x, d = _rows(layer, [(images, deltas)], count)
+        return torch.bmm(d.transpose(1, 2), x).view(count, *shape)
+    each = zip(images.chunk(count), deltas.chunk(count), strict=True)
+    return torch.stack([conv2d_weight(x, shape, d, *geometry) for x, d in each])
+
+
+def squared_norms(layer: nn.Module, uses: Uses, count: int) -> Tensor:
+    """What a layer adds to the squared norm of each client's gradient, (count,) in float64 on the CPU."""
+    if isinstance(layer, nn.Embedding) and len(uses) == 1:
+        return _table_squares(layer, *uses[0], count)
+    if isinstance(layer, nn.Linear | nn.Conv2d) and _gram_is_cheaper(layer, uses, count):
+        x, d = _rows(layer, uses, count)
+        squares = _gram_squares(x, d)
+        if squares is not None:
+            return squares if layer.bias is None else squares + flat.norms(d.sum(1)).square_()
+    size = sum(value.numel() for value in parameters_of(layer))
+    step = max(1, _MOST_FORMED // size)
+    parts = []
+    for first in range(0, count, step):
+        clients = min(step, count - first)
+        part = [[v.unflatten(0, (count, -1))[first : first + clients].flatten(0, 1) for v in use] for use in uses]
+        formed = layer_gradients(layer, [(x, d) for x, d in part], clients)
+        parts.append(torch.stack([flat.norms(gradient.flatten(1)) for gradient in formed]).square_().sum(0))
+    return torch.cat(parts)
+
+
+def _gram_is_cheaper(layer: nn.Linear | nn.Conv2d, uses: Uses, count: int) -> bool:
+    """Whether Gram matrices of the rows take fewer multiplications than the gradient of the weight."""
+    rows = sum(deltas.numel() for _, deltas in uses) // (count * len(layer.weight))
+    return rows * (len(layer.weight) + layer.weight[0].numel()) < layer.weight.numel()
+
+
+def _gram_squares(x: Tensor, d: Tensor) -> Tensor | None:
+    """‖DᵀX‖² of each client, (count,) in float64; None where rounding may have made one too small."""
+    x_gram, d_gram = (torch.bmm(rows, rows.transpose(1, 2)) for rows in (x, d))
+    # By the triangle inequality no gradient is longer than the sum over rows of ‖x‖·‖d‖.
+    diagonals = (x_gram.diagonal(dim1=1, dim2=2) * d_gram.diagonal(dim1=1, dim2=2)).cpu()
+    upper_bounds = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
+    squares = x_gram.mul_(d_gram).flatten(1).cpu().sum(1, dtype=torch.float64).clamp_(min=0)
+    return None if bool((upper_bounds > _CANCELLATION * squares).any()) else squares
+
+
+def _table_squares(layer: nn.Embedding, tokens: Tensor, deltas: Tensor, count: int) -> Tensor:
+    """The squared norms of an embedding's gradients, which are zero except in the rows of a client's own tokens."""
+    # One row per distinct pair of client and token.
+    words = layer.num_embeddings
+    keys = tokens.reshape(count, -1) + torch.arange(count, device=tokens.device)[:, None] * words
+    pairs, places = keys.flatten().unique(return_inverse=True)
+    sums = deltas.new_zeros(len(pairs), layer.embedding_dim).index_add_(0, places, deltas.reshape(len(places), -1))
+    squares = sums.square().sum(1).cpu().double()
+    return squares.new_zeros(count).index_add_(0, pairs.cpu() // words, squares)
+
+
+class Layerwise(Kernel):
+    """One pass for all clients of a chunk, who take one step of plain SGD each on all of their examples."""
+
+    def __init__(
+        self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        assert isinstance(training.optimizer, SGD)
+        self._learning_rate, self._task = training.optimizer.learning_rate, task
+        self.model = flat.FlatModel(module, dtype=dtype)
+        self._recorder = Recorder(self.model.module)
+
+    @staticmethod
+    def suits(module: nn.Module, data: FederatedData, training: LocalTraining) -> bool:
+        """Whether clients take one step, the layers are supported, and enough clients fit into a pass."""
+        inputs = int(np.median(data.sizes)) * int(np.prod(data.task.input_shape))
+        return (
+            training.steps(int(data.sizes.max())) == 1
+            and all(map(is_supported, layers_of(module)))
+            and all(value.requires_grad for value in module.parameters())
+            and _LEAST_CLIENTS * inputs <= _INPUTS
+        )
+
+    def chunks(self, sizes: Sequence[int]) -> list[int]:
+        """As many clients per chunk as one pass handles."""
+        examples = min(_EXAMPLES, max(1, _INPUTS // int(np.prod(self._task.input_shape))))
+        return group_sizes(sizes, clients=_CLIENTS, rows=examples)
+
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
+        """Σ weightᵢ · clip(−learning rate · gradientᵢ), without forming the gradients of large layers."""
+        if self._recorder.shares_parameters:  # norms of the layers' shares of a gradient do not give its norm
+            return super().clipped_sum(weights, clients, clip_norm, out)
+        losses, uses = self._pass(weights, clients)
+        with torch.no_grad():
+            squares = [squared_norms(layer, uses[layer], len(clients)) for layer in self._recorder.layers]
+            norms = self._learning_rate * torch.stack(squares).sum(0).sqrt().numpy()
+            factors = -self._learning_rate * clip_factors(norms, weights_of(clients), clip_norm)
+            scales = torch.from_numpy(factors).to(out)
+            scaled = {layer: [(x, d * _like_rows(scales, d)) for x, d in seen] for layer, seen in uses.items()}
+            self.model.flatten(self._recorder.gradients(scaled, 1), out=out)
+        return PartialSum(out, norms, losses)
+
+    def updates(self, weights: Tensor, clients: Sequence[Participant]) -> Iterator[tuple[Tensor, Floats]]:
+        """−learning rate · gradient of each client, as many at a time as fit into memory."""
+        step = max(1, 8 * _MOST_FORMED // self.model.dim)
+        for first in range(0, len(clients), step):
+            now = clients[first : first + step]
+            losses, uses = self._pass(weights, now)
+            with torch.no_grad():
+                gradients = self._recorder.gradients(uses, len(now))
+                rows = torch.cat([part.flatten(1) for part in gradients], 1).mul_(-self._learning_rate)
+            yield rows, losses
+
+    def _pass(self, weights: Tensor, clients: Sequence[Participant]) -> tuple[Floats, dict[nn.Module, Uses]]:
+        """Each client's mean loss, and what the layers saw."""
+        self.model.load(weights)
+        examples = [client.examples for client in clients]
+        inputs, targets, loss_weights = padded(examples, self._task, self.model.dtype, self.model.device)
+
+        def losses() -> Tensor:
+            logits = self.model.module(inputs.flatten(0, 1))
+            each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+            return each.view(len(clients), -1).mul(loss_weights.flatten(1)).sum(1)
+
+        values, uses = self._recorder.differentiate(losses)
+        return values.detach().cpu().double().numpy(), uses
+
+
+def _like_rows(scales: Tensor, deltas: Tensor) -> Tensor:
+    """Each client's scale, repeated for its examples and shaped to multiply ``deltas`` (examples, …)."""
+    examples = len(deltas) // len(scales)
+    return scales.repeat_interleave(examples).view(-1, *[1] * (deltas.ndim - 1))
