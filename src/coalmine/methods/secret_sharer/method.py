@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
     from coalmine.claims import Claim
     from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
-    from coalmine.methods.secret_sharer.insertion import Insertion
-    from coalmine.methods.secret_sharer.phrases import PhraseCanaries
+    from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.rounds import Rounds
 
@@ -43,7 +42,7 @@ SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
 # Settings that apply to a stored model; all others describe a training and what is inserted into it.
 _OF_STORED_MODEL = {
     *("model", "model_settings", "device", "model_weights", "canaries", "reference_weights"),
-    *("prefix", "references", "limit", "width", "whole_space", "delta", "confidence"),
+    *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
 
 _NOTHING_HELD_OUT = (
@@ -83,10 +82,9 @@ class SecretSharerMethod(Method):
     training: TrainingSettings
 
     def prepare(self) -> None:
-        """Refuse an impossible probe, and read the canaries of a stored model."""
+        """Refuse an impossible prefix, and read the canaries of a stored model."""
         settings = self.settings
         self.training = self.training or TextTrainingSettings()
-        self.probe = settings.probe()
         self.audit: SecretSharer | None = None
         self.insertion: Insertion | None = None
         self._splits: Splits | None = None
@@ -99,9 +97,9 @@ class SecretSharerMethod(Method):
             if settings.canaries is None:
                 raise InputError("a trained model is audited with both model_weights and canaries: set both")
             self._stored = read_canaries(Path(settings.canaries))
-        elif self.probe.prefix >= settings.length:
+        elif settings.prefix >= settings.length:
             raise InputError(
-                f"prefix = {self.probe.prefix} must be shorter than the canaries, which have {settings.length} words"
+                f"prefix = {settings.prefix} must be shorter than the canaries, which have {settings.length} words"
             )
 
     @classmethod
@@ -124,7 +122,7 @@ class SecretSharerMethod(Method):
 
     def insert(self, splits: Splits) -> Splits:
         """Set users aside for a reference model, and replace examples of the others by canaries."""
-        from coalmine.methods.secret_sharer.insertion import insert
+        from coalmine.methods.secret_sharer.phrases import insert
         from coalmine.methods.secret_sharer.users import set_aside
 
         data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
@@ -226,11 +224,14 @@ class SecretSharerMethod(Method):
         from coalmine.simulation.flat import parameter_vector
 
         self.audit = SecretSharer(
+            module,
             canaries=canaries,
-            module=module,
             users=users,
             most_users=most_users,
-            probe=self.probe,
+            prefix=self.settings.prefix,
+            references=self.settings.references,
+            limit=self.settings.limit or None,
+            width=self.settings.width,
             reference=reference,
         )
         self.audit.observe(0, model=parameter_vector(module))

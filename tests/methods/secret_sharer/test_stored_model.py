@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.stored_model import read_canaries, write_canaries
 from coalmine.simulation.data import generated_text, load
 from coalmine.simulation.data.text import Vocabulary
@@ -41,16 +40,16 @@ def entry(**more):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"size": 50, "canaries": [entry(tokens=[4, 5, 50])]}, "the unknown word 50"),
+        ({"size": 50, "canaries": [entry(tokens=[4, 5, 50])]}, "unknown word 50"),
         ({"size": 50, "canaries": [entry(tokens=[4, 1, 5])]}, "the unknown word 1"),
         ({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 moon w3", "planted": True}]}, "'moon'"),
-        ({"size": 50, "canaries": [entry(p_u=1.5)]}, r"p_u must be in \[0, 1\], got 1.5"),
+        ({"size": 50, "canaries": [entry(p_u=1.5)]}, r"canaries\.0\.p_u .*1\.5"),
         ({"size": 50, "canaries": [entry(), entry(tokens=[4, 5])]}, r"number of words.*\[2, 3\]"),
-        ({"size": 50, "canaries": []}, "empty"),
+        ({"size": 50, "canaries": []}, "canaries .*at least 1"),
         ({"size": 50, "canaries": [{"tokens": [4, 5]}]}, "planted"),
-        ({"size": 50, "canaries": [{"phrase": "w1 w2", "planted": True}]}, "no vocabulary"),
+        ({"size": 50, "canaries": [{"phrase": "w1 w2", "planted": True}]}, "canary 0 .*vocabulary"),
         ({"size": 50, "words": [4, 60], "canaries": [entry()]}, "range within 0..50"),
-        ({"size": 50, "version": 9, "canaries": [entry()]}, "version 9"),
+        ({"size": 50, "version": 9, "canaries": [entry()]}, "version .*9"),
         ({"size": 50, "canaries": [entry(planted=False)]}, "at least one canary"),
         ([], "JSON object, got a list"),
     ],

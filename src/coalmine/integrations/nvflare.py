@@ -1,20 +1,30 @@
-"""`CanaryAggregator`: an NVFLARE aggregator that adds canaries to the models that another one aggregates."""
+"""Audits of NVFLARE trainings: an aggregator around yours adds canaries and looks at what comes out.
+
+    FedAvg(num_clients=20, num_rounds=20, aggregator=CanaryAggregator(MyAggregator(...), rounds=20, ...))
+
+docs/nvflare.md explains it, and examples/nvflare is a complete job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from nvflare.apis.fl_context import FLContext
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+
+try:
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+    from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+except ImportError:
+    raise ImportError(
+        "this integration needs NVFLARE, which is not installed: pip install 'coalmine[nvflare]'"
+    ) from None
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind, check_positive
-from coalmine.integrations.finite import finite_part
+from coalmine.integrations import finite_part
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.protocol import Vector
 from coalmine.results.io import save
 
 
@@ -109,14 +119,29 @@ class CanaryAggregator(ModelAggregator):
             audit.joins(clients=self._clients, noise_multiplier=self.noise_multiplier)
         planted = audit.plant(self._round, clip_norm=self.clip_norm)
         assert planted is not None
+        edges = np.cumsum([np.prod(shape, dtype=int) for shape in self._shapes.values()])[:-1]
         for number, update in zip(planted.members, planted.each(norm=self.length * self.clip_norm), strict=True):
+            parts = zip(self._shapes.items(), np.split(update, edges), strict=True)
             # Canaries have the weight of the last client, if the aggregator weights by the number of steps.
-            meta = {**self._meta, "client_name": f"canary-{number}"}
-            model = FLModel(params=dict(self._arrays(update)), params_type=ParamsType.DIFF, meta=meta)
+            model = FLModel(
+                params={name: part.reshape(shape) for (name, shape), part in parts},
+                params_type=ParamsType.DIFF,
+                meta={**self._meta, "client_name": f"canary-{number}"},
+            )
             model.current_round = self._round
             self.aggregator.accept_model(model)
         aggregated = self.aggregator.aggregate_model()
-        self._observe(audit, aggregated.params, divisor=self._clients + len(planted.members))
+        flat = np.concatenate([np.asarray(aggregated.params[name], dtype=np.float32).ravel() for name in self._shapes])
+        vector, lost = finite_part(flat)
+        if lost:
+            audit.note(f"round {self._round}: {lost} of {len(vector)} numbers are not finite and count as 0")
+        clients = float(self._clients + len(planted.members))
+        audit.observe(self._round, update=vector, divisor=clients, rounding=float("inf") if lost else 0.0)
+        self._round += 1
+        if self._round == self.rounds:
+            result = audit.result(claim=Claim(noise_multiplier=self.noise_multiplier, delta=self.delta))
+            save([result], self.out, overwrite=True)
+            self.info(f"coalmine: {result.summary} The result is in {self.out}.")
         return aggregated
 
     def _begin(self, params: Mapping[str, Any]) -> None:
@@ -133,24 +158,3 @@ class CanaryAggregator(ModelAggregator):
             layers=self._shapes,
             seed=self.seed,
         )
-
-    def _arrays(self, update: Vector) -> Iterator[tuple[str, Any]]:
-        """Yield the arrays of a flat update by name."""
-        start = 0
-        for name, shape in self._shapes.items():
-            stop = start + int(np.prod(shape))
-            yield name, update[start:stop].reshape(shape)
-            start = stop
-
-    def _observe(self, audit: OneShot, params: Mapping[str, Any], *, divisor: int) -> None:
-        """Show a release to the audit; save the result after the last."""
-        flat = np.concatenate([np.asarray(params[name], dtype=np.float32).ravel() for name in self._shapes])
-        vector, lost = finite_part(flat)
-        if lost:
-            audit.note(f"round {self._round}: {lost} of {len(vector)} numbers are not finite and count as 0")
-        audit.observe(self._round, update=vector, divisor=float(divisor), rounding=float("inf") if lost else 0.0)
-        self._round += 1
-        if self._round == self.rounds:
-            result = audit.result(claim=Claim(noise_multiplier=self.noise_multiplier, delta=self.delta))
-            save([result], self.out, overwrite=True)
-            self.info(f"coalmine: {result.summary} The result is in {self.out}.")
