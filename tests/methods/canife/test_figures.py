@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from canary_models import CLIENT
-from coalmine.claims import EveryRound, Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.drawing.files import BOUND, ESTIMATE, THEORY
 from coalmine.drawing.pictures import png_uri
 from coalmine.errors import InputError
@@ -26,10 +26,12 @@ from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.vocabulary import Vocabulary
 from federations import federation, mlp, texts, word_model
 
+CLAIM = Claim(noise_multiplier=1.0, delta=1e-5)
+
 
 def read_back(audit, **arguments):
     """The plain result that is read from disk after the audit's was written."""
-    result = audit.result(noise_multiplier=1.0, **arguments)
+    result = audit.result(claim=CLAIM, **arguments)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     return Result.from_dict(content, scores=result.scores, arrays=result.arrays)
 
@@ -74,7 +76,7 @@ def values(chart, name):
 
 
 def test_every_figure_is_drawn_from_a_saved_result(images):
-    result = read_back(images, sampling=EveryRound())
+    result = read_back(images)
     charts = CanifeMethod.charts(MethodResults(method="canife", results=[result]))
     assert set(charts) == {"canife-rounds", "canife-scores", "canife-composed", "canife-canaries"}
     drawing = json.dumps(charts["canife-rounds"].to_dict())
@@ -90,8 +92,8 @@ def test_every_figure_is_drawn_from_a_saved_result(images):
 
 
 def test_the_section_shows_rounds_composition_and_samples_of_saved_results(images):
-    typed = images.result(noise_multiplier=1.0, sampling=EveryRound())
-    plain = read_back(images, sampling=EveryRound())
+    typed = images.result(claim=CLAIM)
+    plain = read_back(images)
     composed = typed.composed_result()
     section = CanifeMethod.section(MethodResults(method="canife", results=[plain, composed]))
     assert section.key == "canife"
@@ -109,7 +111,7 @@ def test_the_section_shows_rounds_composition_and_samples_of_saved_results(image
 
 
 def test_the_tables_show_rounds_scores_and_composition(images):
-    result = read_back(images, sampling=EveryRound())
+    result = read_back(images)
     estimates, scores, composed = CanifeMethod.tables(MethodResults(method="canife", results=[result]))
     assert [row[0] for row in estimates.rows] == ["0–1", "2–3"]
     bound = next(e for e in result.details["rounds"][0]["estimates"] if e["valid"])
@@ -158,7 +160,7 @@ def test_vectors_have_figures_but_no_picture_and_infinite_values_end_at_the_edge
     result = read_back(audit)
     assert any(e["epsilon"] == "inf" for e in result.details["rounds"][0]["estimates"])
     charts = figures.result_charts(result)
-    assert set(charts) == {"canife-rounds", "canife-scores"}
+    assert set(charts) == {"canife-rounds", "canife-scores", "canife-composed"}
     assert crafted_samples(result) == []
     assert all(np.isfinite(v) for v in values(charts["canife-rounds"], "epsilon"))
 
