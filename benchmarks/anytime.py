@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats
-from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.scores import Scores
 from coalmine.stats.sequential import EProcess, supporting_intercepts
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP

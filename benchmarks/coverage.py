@@ -24,8 +24,8 @@ from coalmine.stats import (
     refutes,
     split,
 )
+from coalmine.stats.one_run import guess_families
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import guess_families
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from scipy import special
 
 from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import most_powerful_guesses, planned_tests
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import guess_families, most_powerful_guesses, planned_tests
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 EPSILON, DELTA, ALPHA = 8.0, 1e-5, 0.05

@@ -135,4 +135,4 @@ def test_a_model_without_numbers_is_not_probed():
 
     for module, device in ((torch.nn.Linear(3, 2), "meta"), (torch.nn.Linear(3, 2, device="meta"), None)):
         with pytest.raises(cm.InputError, match="'meta': its tensors hold no numbers"):
-            SecretSharer(canaries=None, module=module, device=device)
+            SecretSharer(module, canaries=None, device=device)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.stats.exposure import RandomGuessing
 from coalmine_reproductions import exposure, exposure_calibration
 from coalmine_reproductions.claims import Agreement
 from coalmine_reproductions.exposure import Guessing, LaplaceAudits, audit_laplace, guess

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from coalmine.methods.one_shot.planning import plan as plan
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
-    from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
-    from coalmine.methods.secret_sharer.memorization import Probe as Probe
-    from coalmine.methods.secret_sharer.memorization import measure_memorization as measure_memorization
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import View as View
@@ -83,11 +80,6 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.one_shot.planning": ("Plan", "plan"),
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
-        "coalmine.methods.secret_sharer.memorization": (
-            "Memorization",
-            "Probe",
-            "measure_memorization",
-        ),
         "coalmine.protocol": (
             "Audit",
             "Contribution",

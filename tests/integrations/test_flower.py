@@ -379,7 +379,7 @@ def test_frozen_rounds_have_the_same_number_of_nodes():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), [canife, one_shot()], clip_norm=CLIP)
     strategy = FrozenRounds(server_side(CLIENTS + 12 + 1), grid)
     seen = []
-    canife.observe = lambda release, observe=canife.observe: (seen.append(release.divisor), observe(release))
+    canife.record = lambda release, record=canife.record: (seen.append(release.divisor), record(release))
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=grid.rounds, evaluate_fn=grid.recorder())
     assert {divisor for divisor in seen if divisor} == {CLIENTS + 12 + 1}
 

@@ -31,8 +31,8 @@ from coalmine.results.finding import Finding
 from coalmine.results.noise_shares import exponent_of, first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import most_powerful_guesses
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 CLAIM = Claim(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP
@@ -66,14 +66,16 @@ def test_a_curve_that_gives_everything_away_has_a_finite_separation():
 
 def evidence(*, separation=2.0, members=50, power=None, p_value=None, dependent=False, standard_error=0.0):
     """Evidence of which only the separation of the scores, the p-values and the power of the tests matter."""
+    power, p_value = power or (lambda claim, truth, alpha, factor: 0.0), p_value or (lambda curve: 1.0)
     tests = SimpleNamespace(
         nonmembers=50,
         separation=separation,
         standard_error=standard_error,
         members=members,
         dependent=dependent,
-        power=power or (lambda claim, truth, alpha, factor: 0.0),
-        p_value=p_value or (lambda curve: 1.0),
+        power=power,
+        powers=lambda claim, alpha: lambda place, truth: power(claim, truth, alpha, 1.0),
+        rejections=lambda claim, alpha: lambda place, curve: p_value(curve) <= alpha,
     )
     return _Evidence(tests, CLAIM, 0.05, 1)
 
@@ -96,15 +98,8 @@ def test_a_separation_as_claimed_is_all_of_the_noise():
 
 
 def test_nothing_separates_scores_if_the_claim_allows_nothing():
-    truths = []
-    tests = SimpleNamespace(
-        nonmembers=50,
-        separation=1.0,
-        standard_error=0.0,
-        power=lambda claim, truth, alpha, factor: truths.append(truth) or 0.1,
-    )
-    assert _Evidence(tests, Claim(epsilon=0.0, delta=0.0), 0.05, 1)._power(-20) == 0.1
-    assert truths == [GaussianDP(0.0)]
+    tests = SimpleNamespace(nonmembers=50, separation=1.0, standard_error=0.0)
+    assert _Evidence(tests, Claim(epsilon=0.0, delta=0.0), 0.05, 1)._truth(-20) == GaussianDP(0.0)
 
 
 def test_shares_beyond_the_range_are_not_estimated():
@@ -162,12 +157,9 @@ def test_few_scores_get_the_benefit_of_two_standard_errors():
 
 @pytest.mark.parametrize(("separation", "trusted"), [(1.3, 1.6), (5.0, 1.6), (0.5, 1.3)])
 def test_an_expected_separation_counts_unless_scores_are_two_standard_errors_below(separation, trusted):
-    seen = []
-    tests = evidence(
-        separation=separation, standard_error=0.4, power=lambda claim, truth, *_: seen.append(truth.mu) or 1.0
-    )._tests
-    _Evidence(tests, CLAIM, 0.05, 1, expected=1.6)._power(exponent_of(0.5))
-    assert seen == [pytest.approx((trusted**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)]
+    tests = evidence(separation=separation, standard_error=0.4)._tests
+    truth = _Evidence(tests, CLAIM, 0.05, 1, expected=1.6)._truth(exponent_of(0.5))
+    assert truth.mu == pytest.approx((trusted**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)
 
 
 def test_copies_make_a_group():
@@ -310,11 +302,9 @@ def test_evidence_uses_the_null_distribution_where_it_is_known():
     exact = {e.method: e for e in estimate(members, null=NormalNull(), delta=1e-3, confidence=0.9)}
     counted = {e.method: e for e in estimate(members, nonmembers, delta=1e-3, confidence=0.9, design="coin-flips")}
     for e in known.estimates:
-        from_null = e.method in ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
+        from_null = e.method in ("exact-null", "gaussian-shift")
         assert e.epsilon == (exact if from_null else counted)[e.method].epsilon
-    assert {e.method for e in signs.estimates if "random signs" in e.assumes} == set(exact) & {
-        "exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound",
-    }  # fmt: skip
+    assert {e.method for e in signs.estimates if "random signs" in e.assumes} == {"exact-null", "gaussian-shift"}
     assert known.ceiling == ceiling(10, 10, delta=1e-3, confidence=0.9, design="coin-flips")
     assert known.claim_test is None
 

@@ -43,6 +43,12 @@ class FakeTests:
         # Less is rejected the more a claim allows: p = 0.05 at μ = 1.8.
         return min(1.0, 0.05 * claim.mu / 1.8)
 
+    def rejections(self, claim, alpha):
+        return lambda place, curve: self.p_value(curve) <= alpha
+
+    def powers(self, claim, alpha):
+        return lambda place, truth: self.power(claim, truth, alpha)
+
     def power(self, claim, truth, alpha, factor=1.0):
         assert claim.mu == pytest.approx(1.5)
         assert alpha == 0.05

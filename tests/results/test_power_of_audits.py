@@ -9,9 +9,8 @@ from scipy import special
 from coalmine.claims import Claim, EveryRound, compose_rounds
 from coalmine.results.claim_test import check_claim
 from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
-from coalmine.stats.claim_p_value import RANK_SUM_SHARE
-from coalmine.stats.rank_sum import RankSum, even_ranks
-from coalmine.stats.ranks import member_ranks
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, even_ranks
+from coalmine.stats.rank_tests import member_ranks
 from coalmine.stats.tradeoff import BetaPair, GaussianDP
 
 AUDITS, ALPHA = 1000, 0.05

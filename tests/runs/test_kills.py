@@ -97,7 +97,7 @@ def test_a_full_disk_is_a_sentence_and_the_last_checkpoint_stays(tmp_path, monke
         run_all(settings, out=out)
     monkeypatch.setattr(files.os, "fsync", real)
     assert not list(out.rglob(".*.new"))
-    assert (out / "checkpoint" / "checkpoint.json").is_file()
+    assert (out / "checkpoint" / "checkpoint.safetensors").is_file()
     run_all(settings, out=out)
     assert (out / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from coalmine.errors import Terminated
 from coalmine.results.directory import RunDirectory
@@ -87,7 +88,8 @@ def test_sigterm_saves_the_round_and_says_so(tmp_path, run, monkeypatch):
     assert "3 of 6 rounds" in err
     assert f"coalmine resume {out}" in err
     assert json.loads((out / "run.json").read_text())["state"] == "stopped"
-    assert json.loads((out / "checkpoint" / "checkpoint.json").read_text())["round"] == 3
+    with safe_open(out / "checkpoint" / "checkpoint.safetensors", framework="np") as checkpoint:
+        assert json.loads(checkpoint.metadata()["about"])["round"] == 3
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.undo()
     run_all(run_from_text(file.read_text(), "audit"), out=out)

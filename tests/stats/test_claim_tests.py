@@ -13,9 +13,8 @@ from coalmine.errors import InputError
 from coalmine.results.claim_test import _separation, check_claim
 from coalmine.results.verdict import Verdict
 from coalmine.stats import NormalNull, Scores, epsilon_gdp
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.rank_sum import RankSum, seem_inverted
-from coalmine.stats.single_run import (
+from coalmine.stats.claim_tests import ClaimTests, RankSum, seem_inverted
+from coalmine.stats.one_run import (
     Guesses,
     one_run_curve_p_value,
     one_run_p_value,

@@ -9,8 +9,8 @@ from scipy import special
 
 from coalmine.errors import InputError
 from coalmine.stats import Guesses, Scores, estimate, one_run, one_run_p_value
+from coalmine.stats.one_run import guess_families, one_run_curve_p_value
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import guess_families, one_run_curve_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GroupCurve, group_parameters, group_profile
 
 RATES = np.concatenate([[0.0], np.geomspace(1e-9, 0.5, 40), 1 - np.geomspace(1e-9, 0.5, 40), [1.0]])

@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
-from coalmine.stats.noise_tests import LEAST_P_VALUE, energy_p_value, near_zero_p_value, noise_at_most
+from coalmine.stats.noise_tests import (
+    LEAST_P_VALUE,
+    energy_p_value,
+    near_zero_p_value,
+    noise_at_most,
+    rate_p_value,
+    repeated_size_gain,
+)
 
 # Noise
 

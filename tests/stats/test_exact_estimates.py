@@ -10,24 +10,20 @@ from scipy import stats
 from coalmine.errors import InputError
 from coalmine.stats import (
     ApproximateDP,
-    Counts,
     GaussianDP,
     Guesses,
-    NormalNull,
     Scores,
     best_threshold,
     epsilon_from_counts,
     epsilon_from_rates,
-    published_lower_bound,
     split,
 )
-from coalmine.stats.gaussian import epsilon_between_gaussians, threshold_epsilon_between_gaussians
+from coalmine.stats.epsilon import largest
+from coalmine.stats.gaussian import threshold_epsilon
 from coalmine.stats.nulls import CosineNull, _fraction
-from coalmine.stats.rank_tests import threshold_tests, two_tailed_tests
-from coalmine.stats.ranks import halves
-from coalmine.stats.same_data import epsilon_by_threshold
-from coalmine.stats.search import largest
-from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
+from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
+from coalmine.stats.rank_tests import halves, threshold_tests, two_tailed_tests
+from coalmine.stats.rates import epsilon_by_threshold
 
 
 def scores_of(seed, members=14, nonmembers=11):
@@ -60,52 +56,6 @@ def test_the_best_threshold_is_the_best_of_all(scores, delta):
     assert (estimate.lower, estimate.upper) == (interval.lower, interval.upper)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("delta", [0.0, 0.1])
-def test_the_published_bound_is_the_best_of_all_thresholds_with_jeffreys_rates(seed, delta):
-    scores = scores_of(seed)
-    best = 0.0
-    for threshold in {*scores.members, *scores.observed}:
-        tp, fp = int(np.sum(scores.members >= threshold)), int(np.sum(scores.observed >= threshold))
-        tpr = stats.beta.ppf(0.1, tp + 0.5, 14 - tp + 0.5) if tp else 0.0
-        fpr = stats.beta.ppf(0.9, fp + 0.5, 11 - fp + 0.5) if fp < 11 else 1.0
-        best = max(best, one_way(tpr, fpr, delta), one_way(1 - fpr, 1 - tpr, delta))
-    assert best > 0.1
-    assert published_lower_bound(scores, delta=delta, confidence=0.9).epsilon == pytest.approx(best, rel=1e-9)
-
-
-def test_the_published_bound_with_a_known_null_has_exact_false_positive_rates():
-    members = np.array([0.5, 1.0, 1.0, 2.5, 3.0])
-    best = 0.0
-    for threshold in members:
-        tp, fpr = int(np.sum(members >= threshold)), stats.norm.sf(threshold)
-        tpr = stats.beta.ppf(0.05, tp + 0.5, 5 - tp + 0.5)
-        best = max(best, one_way(tpr, fpr, 0.01), one_way(1 - fpr, 1 - tpr, 0.01))
-    estimate = published_lower_bound(Scores(members, null=NormalNull()), delta=0.01)
-    assert estimate.epsilon == pytest.approx(best, rel=1e-9)
-    assert not estimate.valid
-
-
-@pytest.mark.parametrize("delta", [0.0, 0.05])
-@pytest.mark.parametrize("cells", [(30, 20, 5, 35), (38, 2, 30, 10), (45, 5, 4, 46), (30, 20, 1, 39)])
-def test_katz_intervals_are_those_of_the_delta_method(cells, delta):
-    tp, fn, fp, tn = cells
-    z = stats.norm.isf(0.05)
-    lows, highs = [0.0], [0.0]
-    for right, rights, wrong, wrongs in ((tp, tp + fn, fp, fp + tn), (tn, fp + tn, fn, tp + fn)):
-        p, q = right / rights, wrong / wrongs
-        # Var ln(p̂ − δ) = Var p̂ / (p − δ)² and Var ln q̂ = Var q̂ / q².
-        spread = math.sqrt(p * (1 - p) / rights / (p - delta) ** 2 + q * (1 - q) / wrongs / q**2)
-        lows.append(math.log((p - delta) / q) - z * spread)
-        highs.append(math.log((p - delta) / q) + z * spread)
-    rates = (tp / (tp + fn), fp / (fp + tn))
-    exact = max(one_way(*rates, delta), one_way(1 - rates[1], 1 - rates[0], delta))
-    assert Counts(*cells).plug_in(delta) == pytest.approx(exact, rel=1e-12)
-    estimate = epsilon_from_counts(Counts(*cells), delta=delta, interval="katz-log")
-    assert estimate.epsilon == Counts(*cells).plug_in(delta)
-    assert (estimate.lower, estimate.upper) == pytest.approx((max(lows), max(highs)), rel=1e-12)
-
-
 @pytest.mark.parametrize("a", [1.5, 10.0, 350.0])
 @pytest.mark.parametrize("x", [0.02, 0.2, 0.5])
 def test_the_continued_fraction_is_that_of_the_incomplete_beta_function(a, x):
@@ -135,17 +85,11 @@ PAIRS = [(1.0, 1.0, 2.5, 1.0), (-0.5, 1.3, 0.4, 0.7), (2.0, 0.6, 1.0, 1.1), (3.0
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("delta", [0.01, 0.2])
-def test_epsilon_between_gaussians_is_where_the_divergence_equals_delta(pair, delta):
+def test_epsilon_is_where_the_best_threshold_reaches_delta(pair, delta):
     mu0, std0, mu1, std1 = pair
     x = np.linspace(-12, 16, 60_001)
-    p, q = stats.norm.pdf(x, mu0, std0), stats.norm.pdf(x, mu1, std1)
-    step = x[1] - x[0]
-    for sign, (first, second) in [(1, (mu0, mu1)), (-1, (-mu0, -mu1))]:
-        epsilon = float(epsilon_between_gaussians(sign * mu0, std0, sign * mu1, std1, delta))
-        divergence = max(np.maximum(a - np.exp(epsilon) * b, 0).sum() * step for a, b in ((p, q), (q, p)))
-        assert epsilon > 0.1
-        assert divergence == pytest.approx(delta, abs=1e-5)
-        single = float(threshold_epsilon_between_gaussians(first, std0, second, std1, delta))
+    for first, second in [(mu0, mu1), (-mu0, -mu1)]:
+        single = threshold_epsilon(first, std0, second, std1, delta)
         tails = [(stats.norm.sf(x, mu0, std0), stats.norm.sf(x, mu1, std1))]
         tails.append((1 - tails[0][0], 1 - tails[0][1]))
         best = max(np.max(a - np.exp(single) * b) for one, other in tails for a, b in ((one, other), (other, one)))
@@ -200,7 +144,7 @@ def test_split_carries_out_the_test_that_is_best_on_the_first_half(seed):
         families = [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
         bounds.append(
             [
-                (largest(lambda e, f=f, i=i: bool(f.rejects(ApproximateDP(e, 0.0), np.array([i]), 0.05)[0])), k, i, f)
+                (largest(lambda e, f=f, i=i: f.margins(ApproximateDP(e, 0.0), 0.05)[i]), k, i, f)
                 for k, f in enumerate(families)
                 for i in range(f.thresholds.size)
             ]

@@ -1,27 +1,34 @@
 """Tests by guesses against binomial tails of SciPy, sums over all outcomes and loops over all numbers."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.stats import Scores, planned_guesses
+from coalmine.stats import Scores
 from coalmine.stats.guess_tests import (
     THRESHOLDS,
+    TrialGuesses,
     accuracy_p_value,
+    boundary_p_value,
     guess_p_value,
+    highest_accuracy,
     threshold_p_value,
-    walk_p_value,
 )
-from coalmine.stats.planned_guesses import guess_power, most_powerful_guesses, planned_tests, right_guesses_needed
-from coalmine.stats.rank_tests import tail_probability
-from coalmine.stats.ranks import both_tails, top_ranks
+from coalmine.stats.joint_boundary import JointBoundary
+from coalmine.stats.one_run import (
+    Guesses,
+    guess_power,
+    guesses_p_value,
+    most_powerful_guesses,
+    planned_tests,
+    right_guesses_needed,
+)
+from coalmine.stats.rank_tests import both_tails, tail_probability, top_ranks
 from coalmine.stats.simultaneous_bound import joint_p_value
-from coalmine.stats.single_run import Guesses, guesses_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
-from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
-from coalmine.stats.walk import Walk
 
 PURE, APPROXIMATE, GAUSSIAN = ApproximateDP(1.0, 0.0), ApproximateDP(1.0, 0.01), GaussianDP(1.0)
 ACCURACIES = [
@@ -85,10 +92,10 @@ def test_numbers_of_guesses_to_choose_from_fall_by_seven_percent_from_nearly_all
     numbers = []
 
     def power(canaries, guesses, claim, truth, alpha):
-        numbers.append(guesses)
+        numbers.extend(guesses.tolist())
         return 1 / (1 + abs(guesses - 30))
 
-    monkeypatch.setattr(planned_guesses, "guess_power", power)
+    monkeypatch.setattr(sys.modules[most_powerful_guesses.__module__], "guess_power", power)
     best = most_powerful_guesses(canaries, PURE, GAUSSIAN, 0.05)
     expected, largest = set(), 0.95 * canaries
     while largest >= 16:
@@ -115,7 +122,7 @@ def test_power_is_the_tail_at_the_first_number_that_rejects_at_nine_tenths_of_th
         assert right_guesses_needed(canaries, guesses, claim, 0.9 * alpha) == needed
         truth = ApproximateDP(4.0, 0.01)
         expected = tail_probability(np.array([guesses]), np.array([needed]), canaries, truth)[0]
-        power = guess_power(canaries, guesses, claim, truth, alpha)
+        power = guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0]
         assert power == pytest.approx(expected if needed <= guesses else 0.0, abs=1e-8)
 
 
@@ -161,7 +168,7 @@ def test_thresholds_need_canaries_of_both_sides(member):
     expected = first_rejecting_level(scores, inserted, ApproximateDP(0.0, 0.0))
     assert threshold_p_value(scores, inserted, ApproximateDP(0.0, 0.0)) == pytest.approx(expected, rel=1e-9)
     assert threshold_p_value(-scores, inserted, ApproximateDP(0.0, 0.0)) == 1.0
-    assert walk_p_value(scores, inserted, ApproximateDP(0.0, 0.0)) == 1.0
+    assert boundary_p_value(scores, inserted, ApproximateDP(0.0, 0.0)) == 1.0
 
 
 @pytest.mark.parametrize(("claim", "accuracy"), ACCURACIES)
@@ -178,9 +185,9 @@ def test_walks_are_those_of_coin_flips_and_only_for_approximate_dp():
     scores, inserted = tied_scores(3, 80, 1.5)
     pair = Scores(scores[inserted], scores[~inserted])
     for claim in (ApproximateDP(0.5, 0.0), ApproximateDP(0.5, 0.01)):
-        expected = joint_p_value([Walk.at(pair, "coin-flips", level=1e-4, delta=claim.delta)], claim)
-        assert walk_p_value(scores, inserted, claim) == expected < 0.01
-    assert walk_p_value(scores, inserted, GaussianDP(0.1)) == 1.0
+        expected = joint_p_value([JointBoundary.at(pair, "coin-flips", level=1e-4, delta=claim.delta)], claim)
+        assert boundary_p_value(scores, inserted, claim) == expected < 0.01
+    assert boundary_p_value(scores, inserted, GaussianDP(0.1)) == 1.0
 
 
 def test_joint_p_values_divide_each_one_by_its_share():
@@ -188,7 +195,7 @@ def test_joint_p_values_divide_each_one_by_its_share():
     for seed, shift in ((0, 0.4), (1, 1.0), (2, 0.3), (3, 2.5), (4, 0.5), (5, 0.6)):
         scores, inserted = tied_scores(seed, 100, shift)
         for claim, shares in ((ApproximateDP(0.1, 0.0), (0.6, 0.2, 0.2)), (GaussianDP(0.2), (0.0, 0.5, 0.5))):
-            tests = [walk_p_value, threshold_p_value, accuracy_p_value]
+            tests = [boundary_p_value, threshold_p_value, accuracy_p_value]
             parts = [
                 test(scores, inserted, claim) / share if share else 1.0
                 for test, share in zip(tests, shares, strict=True)

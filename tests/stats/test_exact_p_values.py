@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, one_run_p_value, refutes
+from coalmine.stats.joint_boundary import JointBoundary, crossing_probability, first_crossings
 from coalmine.stats.rank_tests import (
     TwoTails,
+    both_tails,
     curve_tail_probability,
     tail_probability,
     threshold_tests,
 )
-from coalmine.stats.ranks import both_tails
 from coalmine.stats.tradeoff import BetaPair
-from coalmine.stats.walk import Walk, crossing_probability, first_crossings
 
 # Odds e^ε and δ as fractions, so that probabilities are exact.
 CLAIMS = [(1, Fraction(0)), (3, Fraction(0)), (1, Fraction(1, 10)), (3, Fraction(1, 20)), (9, Fraction(1, 4))]
@@ -89,7 +89,7 @@ def test_threshold_p_values_are_the_exact_probabilities_of_the_least_favorable_s
     # Two non-members, of which this many beat all members.
     scores = Scores(np.arange(16.0), np.where(np.arange(2) < above, 99.0, -99.0))
     tests = threshold_tests(scores)
-    p_values = tests.p_values(dp(odds, delta), np.arange(tests.thresholds.size))
+    p_values = tests.p_values(dp(odds, delta))
     for threshold, p in zip(tests.thresholds, p_values, strict=True):
         v = int(np.sum(scores.members >= threshold))
         assert p == pytest.approx(exactly_at_most(odds, delta, 16, 2, v, above), abs=1e-9)
@@ -100,7 +100,7 @@ def test_threshold_tests_count_nonmembers_at_or_above_the_members_score(nonmembe
     # With ε = δ = 0 all orders are equally likely; ties count against us.
     members = np.arange(5.0, 25.0)
     tests = threshold_tests(Scores(members, nonmembers))
-    p_values = tests.p_values(ApproximateDP(0.0, 0.0), np.arange(tests.thresholds.size))
+    p_values = tests.p_values(ApproximateDP(0.0, 0.0))
     m, n = members.size, len(nonmembers)
     for threshold, p in zip(tests.thresholds, p_values, strict=True):
         v = int(np.sum(members >= threshold))
@@ -112,7 +112,7 @@ def test_threshold_tests_count_nonmembers_at_or_above_the_members_score(nonmembe
 def test_known_null_p_values_are_binomial(curve):
     scores = Scores(np.linspace(-1, 3, 12), null=NormalNull())
     tests = threshold_tests(scores)
-    p_values = tests.p_values(curve, np.arange(tests.thresholds.size))
+    p_values = tests.p_values(curve)
     for threshold, p in zip(tests.thresholds, p_values, strict=True):
         v = int(np.sum(scores.members >= threshold))
         rate = float(curve.tpr(np.array(math.erfc(threshold / math.sqrt(2)) / 2)))
@@ -183,7 +183,7 @@ def test_two_tailed_p_values_bound_the_exact_probabilities(odds, delta, design, 
         for right in range(1, guesses + 1):
             exact = sum(p for labels, p in orders.items() if right_guesses(labels, guesses) >= right)
             tests = TwoTails(np.zeros(1), np.array([guesses]), np.array([right]), canaries, design)
-            bound = tests.p_values(dp(odds, delta), np.array([0]))[0]
+            bound = tests.p_values(dp(odds, delta))[0]
             assert exact <= bound + 1e-12
             if design == "coin-flips" and delta == 0:
                 # Guesses go against the sign only if hardly any canary has it: the bound is nearly attained.
@@ -211,7 +211,7 @@ def test_the_factor_for_fixed_numbers_is_the_stated_one(odds, delta, canaries):
         room = max(canaries - 4 * q * (1 - q) * guesses - away, 0)
         expected += chance * (tail if away < right else 1.0) * (central(room) + 4 * few) / central(canaries)
     tests = TwoTails(np.zeros(1), np.array([guesses]), np.array([right]), canaries, "fixed")
-    assert tests.p_values(dp(odds, delta), np.array([0]))[0] == pytest.approx(min(expected, 1.0), rel=1e-9)
+    assert tests.p_values(dp(odds, delta))[0] == pytest.approx(min(expected, 1.0), rel=1e-9)
 
 
 # Theorem 3: the walk
@@ -258,7 +258,7 @@ def test_the_walks_p_value_bounds_the_exact_probability_of_a_crossing(odds, delt
         assert exact <= bound + 1e-12
         if len(guesses) == 1:
             single = TwoTails(np.zeros(1), np.array(guesses), np.array(boundary), canaries, design)
-            alone = single.p_values(dp(odds, delta), np.array([0]))[0]
+            alone = single.p_values(dp(odds, delta))[0]
             # At one number of guesses the walk is the two-tailed test, except that κ is bounded by two factors.
             assert alone <= bound + 1e-12
             assert bound == pytest.approx(alone, rel=1e-12) or (design == "fixed" and delta > 0)
@@ -268,7 +268,7 @@ def test_the_walks_p_value_bounds_the_exact_probability_of_a_crossing(odds, delt
 def test_the_boundary_is_where_single_counts_would_give_the_best_observed_bound(delta):
     rng = np.random.default_rng(1)
     scores = Scores(rng.normal(1.5, 1, 60), rng.normal(0, 1, 60))
-    walk = Walk.at(scores, "coin-flips", level=0.01, delta=delta)
+    walk = JointBoundary.at(scores, "coin-flips", level=0.01, delta=delta)
 
     def bound(guesses, right):
         """The largest ε that a count alone rejects, by bisection."""
@@ -285,14 +285,14 @@ def test_the_boundary_is_where_single_counts_would_give_the_best_observed_bound(
         # The walk rounds the best bound down by 1e-4 of itself.
         assert limit > guesses or bound(guesses, limit) >= best * (1 - 2e-4)
         assert bound(guesses, limit - 1) < best
-    assert walk.p_values(ApproximateDP(0.0, delta), np.arange(1))[0] == crossing_probability(
+    assert walk.p_values(ApproximateDP(0.0, delta))[0] == crossing_probability(
         walk.guesses, walk.boundary, 120, "coin-flips", ApproximateDP(0.0, delta)
     )
 
 
 def test_scores_that_show_nothing_have_a_walk_with_p_value_1():
-    walk = Walk.at(Scores(np.arange(40.0), np.arange(40.0)), "fixed", level=0.01, delta=0.0)
-    assert walk.p_values(ApproximateDP(0.0, 0.0), np.arange(1))[0] == 1
+    walk = JointBoundary.at(Scores(np.arange(40.0), np.arange(40.0)), "fixed", level=0.01, delta=0.0)
+    assert walk.p_values(ApproximateDP(0.0, 0.0))[0] == 1
 
 
 def test_long_walks_agree_with_a_direct_recursion():

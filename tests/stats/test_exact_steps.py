@@ -1,18 +1,17 @@
 """Small pieces of the tests, against closed forms: steps of distributions, sums of walks, bets of several canaries."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
-from coalmine.stats import Counts
-from coalmine.stats.planned_guesses import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
+from coalmine.stats.epsilon import largest
+from coalmine.stats.joint_boundary import _added
+from coalmine.stats.one_run import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
 from coalmine.stats.rank_tests import binomial_steps, curve_tail_probability
-from coalmine.stats.rates import _katz_log
-from coalmine.stats.search import largest
 from coalmine.stats.sequential import EProcess
 from coalmine.stats.tradeoff import GaussianDP
-from coalmine.stats.walk import _added
 
 
 @pytest.mark.parametrize(("trials", "rate"), [(100_000, 0.5), (100_000, 0.01), (3_000, 0.9), (20, 0.3)])
@@ -25,11 +24,6 @@ def test_steps_of_a_binomial_are_rounded_up_by_less_than_a_step(trials, rate):
     assert values[-1] == trials or weights[values == trials].sum() == 0
 
 
-@pytest.mark.parametrize("cells", [(0, 10, 10, 0), (1, 9, 9, 1)])
-def test_rates_within_delta_show_nothing(cells):
-    assert _katz_log(Counts(*cells), 0.2, 0.05) == (0.0, 0.0)
-
-
 def test_power_of_guesses_has_the_significance_of_both_tails():
     claim, truth, told_apart = GaussianDP(1.0), GaussianDP(2.0), 0
     for alpha in np.linspace(0.01, 0.2, 12):
@@ -37,7 +31,7 @@ def test_power_of_guesses_has_the_significance_of_both_tails():
         needed, fewer = (right_guesses_needed(60, 30, claim, level) for level in levels)
         told_apart += needed != fewer
         expected = curve_tail_probability(np.array([30]), np.array([needed]), 60, truth)[0]
-        assert guess_power(60, 30, claim, truth, alpha) == pytest.approx(float(expected))
+        assert guess_power(60, np.array([30]), claim, truth, alpha)[0] == pytest.approx(float(expected))
     assert told_apart >= 1  # a slightly smaller significance would have been noticed
 
 
@@ -75,4 +69,31 @@ def test_walks_that_start_anywhere_are_added_value_by_value():
 
 @pytest.mark.parametrize("edge", [1e-7, 3e-4, 0.02, 5.0])
 def test_the_largest_value_is_exact_to_ten_digits_down_to_a_thousandth(edge):
-    assert edge - 1.1e-10 * max(edge, 1e-3) <= largest(lambda x: x <= edge) <= edge
+    assert edge - 1.1e-10 * max(edge, 1e-3) <= largest(lambda x: x - edge) <= edge
+
+
+@pytest.mark.parametrize("near", [None, 1e-3, 1.0, 4.9999, 5.0001, 700.0])
+@pytest.mark.parametrize(
+    "margin", [lambda x: x - 5.0, lambda x: x**3 - 125, lambda x: -math.inf if x <= 5 else math.inf]
+)
+def test_a_guess_saves_evaluations_and_does_not_change_the_result(margin, near):
+    asked = []
+
+    def counted(x):
+        asked.append(x)
+        return margin(x)
+
+    assert largest(counted, near=near) == largest(margin)
+    assert margin(largest(margin)) <= 0
+    assert len(asked) < 50
+
+
+def test_a_margin_that_is_flat_takes_no_longer_than_halving():
+    asked = []
+
+    def flat(x):
+        asked.append(x)
+        return -1e-9 if x < 2.9 else 0.0 if x < 5 else 4.0
+
+    assert largest(flat) == pytest.approx(5.0)
+    assert len(asked) < 80

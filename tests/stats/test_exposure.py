@@ -13,17 +13,18 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats.exposure import (
+    RandomGuessing,
+    SkewNormal,
     calibrate,
     epsilon_from_exposure,
     exposure,
     extrapolated_exposure,
     low_fpr_epsilon,
     per_copy_epsilon,
+    random_quantile,
     ranks,
     scores_from_ranks,
 )
-from coalmine.stats.random_guessing import RandomGuessing, random_quantile
-from coalmine.stats.skew_normal import SkewNormal
 from coalmine.stats.tradeoff import group_parameters
 
 # Few distinct values, so that ties abound.

@@ -14,7 +14,7 @@ from coalmine.stats import (
     gaussian_fit,
     gaussian_shift,
     sigma_gaussian,
-    threshold_epsilon_between_gaussians,
+    threshold_epsilon,
 )
 
 
@@ -39,9 +39,7 @@ def test_the_section_3_estimate_is_the_gaussian_mechanisms_calibration():
 def test_the_fit_uses_both_sides_moments():
     rng = np.random.default_rng(2)
     members, nonmembers = rng.normal(2, 1.3, 500), rng.normal(0, 1, 400)
-    expected = threshold_epsilon_between_gaussians(
-        nonmembers.mean(), nonmembers.std(ddof=1), members.mean(), members.std(ddof=1), 1e-5
-    )
+    expected = threshold_epsilon(nonmembers.mean(), nonmembers.std(ddof=1), members.mean(), members.std(ddof=1), 1e-5)
     assert gaussian_fit(Scores(members, nonmembers), delta=1e-5).epsilon == pytest.approx(float(expected))
 
 
@@ -81,7 +79,7 @@ def test_the_fit_has_no_interval_since_its_value_is_smallest_at_equal_spreads():
     rng = np.random.default_rng(3)
     estimate = gaussian_fit(Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000)), delta=1e-5)
     assert (estimate.lower, estimate.upper, estimate.confidence) == (None, None, None)
-    equal, more, less = (float(threshold_epsilon_between_gaussians(0, 1, 1, s, 1e-5)) for s in (1.0, 1.02, 0.98))
+    equal, more, less = (float(threshold_epsilon(0, 1, 1, s, 1e-5)) for s in (1.0, 1.02, 0.98))
     assert equal < min(more, less)
 
 

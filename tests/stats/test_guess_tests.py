@@ -9,10 +9,10 @@ from scipy import stats
 from coalmine.stats.guess_tests import (
     THRESHOLDS,
     accuracy_p_value,
+    boundary_p_value,
     guess_p_value,
     threshold_p_value,
     value_p_value,
-    walk_p_value,
 )
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
@@ -76,7 +76,7 @@ def test_hits_are_a_binomial_tail(hits, guesses, chance):
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-@pytest.mark.parametrize("test", [accuracy_p_value, threshold_p_value, walk_p_value])
+@pytest.mark.parametrize("test", [accuracy_p_value, threshold_p_value, boundary_p_value])
 def test_different_canaries_at_the_limit_of_the_claim_are_refuted_no_more_often_than_stated(claim, test):
     """At 10% in 60 audits of the least favorable pair: more than 14 have a probability below 1e-3."""
     rng = np.random.default_rng(1)

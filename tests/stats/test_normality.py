@@ -8,7 +8,6 @@ from scipy import stats
 
 from coalmine.errors import NotApplicableError
 from coalmine.stats import anderson_darling
-from coalmine.stats.normality import _p_value
 
 
 @pytest.mark.parametrize("size", [8, 50, 1000])
@@ -40,10 +39,6 @@ def test_levels_are_about_those_of_the_one_shot_paper():
         assert min(t.p_value for t in below) > level * 0.7
 
 
-def test_skewed_scores_are_rejected():
-    assert anderson_darling(np.random.default_rng(0).exponential(size=500)).p_value < 1e-10
-
-
 def test_affine_changes_change_nothing():
     values = np.random.default_rng(0).standard_normal(100)
     assert anderson_darling(1e-6 * values + 5e-4).statistic == pytest.approx(anderson_darling(values).statistic)
@@ -64,25 +59,21 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("a", [0.05, 0.1999, 0.2, 0.3, 0.34, 0.5, 0.6, 0.752, 2.0, 12.9])
-def test_p_values_follow_the_published_table(a):
-    _, coefficients, mirrored = next(row for row in TABLE if a >= row[0])
-    published = np.exp(np.polyval(coefficients, a))
-    assert _p_value(a) == pytest.approx(1 - published if mirrored else published, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("a", "p"), [(0.341, 0.5), (0.47, 0.25), (0.561, 0.15), (0.631, 0.1), (0.752, 0.05), (1.035, 0.01)]
-)
-def test_p_values_agree_with_the_published_critical_values(a, p):
-    assert _p_value(a) == pytest.approx(p, rel=0.03)
+def test_p_values_follow_the_published_table_with_its_correction_for_few_values():
+    ranges = set()
+    for seed in range(60):
+        rng, size = np.random.default_rng(seed), (8, 9, 30)[seed % 3]
+        outcome = anderson_darling(rng.gamma((0.5, 2.0, 50.0)[seed % 2], size=size))
+        a = outcome.statistic * (1 + 0.75 / size + 2.25 / size**2)
+        least, coefficients, mirrored = next(row for row in TABLE if a >= row[0])
+        published = np.exp(np.polyval(coefficients, a))
+        assert outcome.p_value == pytest.approx(1 - published if mirrored else published, rel=1e-9)
+        ranges.add(least)
+    assert len(ranges) == 4
 
 
 def test_far_statistics_have_p_value_0():
-    assert _p_value(13.0) == 0
-
-
-@pytest.mark.parametrize("size", [8, 9, 30])
-def test_statistics_of_few_values_are_corrected(size):
-    outcome = anderson_darling(np.random.default_rng(size).gamma(2.0, size=size))
-    assert outcome.p_value == _p_value(outcome.statistic * (1 + 0.75 / size + 2.25 / (size * size)))
+    # Where the parabola would rise again.
+    outcome = anderson_darling(np.random.default_rng(0).exponential(size=500))
+    assert outcome.statistic > 13
+    assert outcome.p_value == 0

@@ -155,12 +155,11 @@ def test_p_values_average_over_the_length_that_orthogonal_canaries_share(claim):
     normal = draw.standard_normal(members) + 0.3
     scores = Scores(normal / np.sqrt(normal**2 + draw.chisquare(freedom)), null=OrthogonalCosineNull(freedom + 1))
     tests = threshold_tests(scores)
-    indices = np.arange(tests.rank.size)
     steps = np.linspace(-8, 8, 161)
     upper_half = scipy_stats.chi.isf(scipy_stats.norm.sf(steps), freedom)
     ends = np.where(steps < 0, scipy_stats.chi.ppf(scipy_stats.norm.cdf(steps), freedom), upper_half)
     shares = np.diff(scipy_stats.norm.cdf(steps))
-    obtained = replace(tests, floor=0.0).p_values(claim, indices)
+    obtained = replace(tests, floor=0.0).p_values(claim)
     for rank, threshold, p_value in zip(tests.rank, tests.thresholds, obtained, strict=True):
         needed = threshold / np.sqrt(1 - threshold**2)
 
@@ -193,6 +192,6 @@ def test_ranks_of_orthogonal_canaries_raise_false_alarms_at_most_at_the_rate():
     for _ in range(4000):
         normal = draw.standard_normal(members)
         tests = threshold_tests(Scores(normal / np.sqrt(normal**2 + draw.chisquare(200)), null=null))
-        p_values = replace(tests, floor=0.0).p_values(ApproximateDP(0.0, 0.0), np.arange(tests.rank.size))
+        p_values = replace(tests, floor=0.0).p_values(ApproximateDP(0.0, 0.0))
         alarms += p_values.min() <= 0.05 / tests.rank.size
     assert alarms < 255

@@ -10,10 +10,17 @@ from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import check_claim
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import guess_power, most_powerful_guesses, planned_tests, right_guesses_needed
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import (
+    Guesses,
+    guess_power,
+    guesses_p_value,
+    most_powerful_guesses,
+    one_run_curve_p_value,
+    planned_tests,
+    right_guesses_needed,
+)
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import Guesses, guesses_p_value, one_run_curve_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
 
 
@@ -108,7 +115,7 @@ def test_power_is_the_share_of_audits_that_refute(mu, share, canaries):
     audits = coin_flip_audits(lambda coins, rng: rng.normal(coins * mu / share, 1), canaries, 600, rng)
     needed = right_guesses_needed(canaries, guesses, claim, 0.9 * 0.05)
     refuted = [planned_tests(scores, guesses)[0].rows[0].correct >= needed for scores in audits]
-    power = guess_power(canaries, guesses, claim, GaussianDP(mu / share), 0.05)
+    power = guess_power(canaries, np.array([guesses]), claim, GaussianDP(mu / share), 0.05)[0]
     assert power == pytest.approx(np.mean(refuted), abs=4 * math.sqrt(power * (1 - power) / 600))
 
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.stats.exposure import exposure, ranks
-from coalmine.stats.random_guessing import OrderStatistic, RandomGuessing, random_mean, random_quantile
+from coalmine.stats.exposure import OrderStatistic, RandomGuessing, exposure, random_mean, random_quantile, ranks
 
 counts = st.integers(1, 300)
 probabilities = st.floats(0.001, 0.999)

@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.stats import NormalNull, Scores, epsilon_from_counts, same_data
-from coalmine.stats import scores as scores_module
+from coalmine.stats import NormalNull, Scores, epsilon_from_counts
 
 tied = hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 5))
 
@@ -33,19 +32,6 @@ def test_the_roc_hull_lies_above_every_threshold(members, nonmembers):
     assert np.all(scores.tpr_at(fp / nonmembers.size) >= tp / members.size - 1e-12)
 
 
-@given(tied, tied, st.integers(1, 4))
-def test_curves_computed_in_parts_are_those_of_the_whole(members, nonmembers, size):
-    whole = Scores(members, nonmembers)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores_module, "_PART", size)
-        patch.setattr(same_data, "_PART", size)
-        in_parts = Scores(members, nonmembers)
-        for corners, expected in zip(in_parts.hull_counts, whole.hull_counts, strict=True):
-            np.testing.assert_array_equal(corners, expected)
-        epsilons = same_data.epsilon_by_threshold(in_parts, delta=0.01)[1]
-    np.testing.assert_array_equal(epsilons, same_data.epsilon_by_threshold(whole, delta=0.01)[1])
-
-
 @given(tied, tied)
 def test_the_roc_hull_has_the_corners_of_a_search_over_all_pairs(members, nonmembers):
     _, tp, fp = Scores(members, nonmembers).all_counts
@@ -65,7 +51,8 @@ def test_the_roc_hull_has_the_corners_of_a_search_over_all_pairs(members, nonmem
         )
 
     ends = (points[0], points[-1])
-    _, hull_tp, hull_fp = Scores(members, nonmembers).hull_counts
+    fpr, tpr = Scores(members, nonmembers).roc
+    hull_fp, hull_tp = np.round(fpr * nonmembers.size).astype(int), np.round(tpr * members.size).astype(int)
     corners = list(zip(hull_fp.tolist(), hull_tp.tolist(), strict=True))
     assert corners == [point for point in points if point in ends or is_corner(point)]
 

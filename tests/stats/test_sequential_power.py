@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.stats.sequential_power import reaches_power
+from coalmine.stats.sequential import reaches_power
 
 
 class Scripted:

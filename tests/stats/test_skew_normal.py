@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from coalmine.errors import InputError
-from coalmine.stats.skew_normal import MAX_SHAPE, SkewNormal
+from coalmine.stats.exposure import MAX_SHAPE, SkewNormal
 
 
 def logpdf(law: SkewNormal, x: np.ndarray) -> np.ndarray:

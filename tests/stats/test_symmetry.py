@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from coalmine.stats import CosineNull, OrthogonalCosineNull, Scores, refutes
-from coalmine.stats.symmetry import symmetry_p_value
+from coalmine.stats.nulls import symmetry_p_value
 
 
 @pytest.mark.parametrize(

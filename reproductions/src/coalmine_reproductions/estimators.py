@@ -13,8 +13,8 @@ from scipy import integrate, special
 
 from coalmine.errors import check_confidence, check_delta
 from coalmine.stats import Counts, Estimate, Scores
+from coalmine.stats.epsilon import largest
 from coalmine.stats.rates import epsilon_from_log_rates, epsilon_from_rates
-from coalmine.stats.search import largest
 
 
 def published_lower_bound(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
@@ -149,7 +149,7 @@ def joint_beta(counts: Counts, *, delta: float = 0.0, confidence: float = 0.95) 
         return total
 
     level = check_confidence(confidence)
-    return largest(lambda e: probability(e) <= 1 - level), largest(lambda e: probability(e) <= level)
+    return largest(lambda e: probability(e) - (1 - level)), largest(lambda e: probability(e) - level)
 
 
 def _jeffreys_rate(successes: object, trials: int, significance: float) -> tuple[np.ndarray, np.ndarray]:

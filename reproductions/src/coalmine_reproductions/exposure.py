@@ -15,12 +15,20 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.drawing.files import SERIES
 from coalmine.stats import Scores, simultaneous
-from coalmine.stats.exposure import LN2, epsilon_from_exposure, exposure, low_fpr_epsilon, per_copy_epsilon, ranks
-from coalmine.stats.random_guessing import random_mean, random_quantile
+from coalmine.stats.exposure import (
+    LN2,
+    epsilon_from_exposure,
+    exposure,
+    low_fpr_epsilon,
+    per_copy_epsilon,
+    random_mean,
+    random_quantile,
+    ranks,
+)
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
+from coalmine_reproductions.figures import SERIES
 from coalmine_reproductions.table import Context, ReproducedTable
 
 CANARIES = 1000

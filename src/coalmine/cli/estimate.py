@@ -80,7 +80,7 @@ def estimate(
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
     from coalmine.results.units import SCORES
-    from coalmine.stats.rank_sum import seem_inverted
+    from coalmine.stats.claim_tests import seem_inverted
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:
         raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")

@@ -90,7 +90,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     plan,
 )
 for command in _COMMANDS:
-    app.command(cls=runs.Report if command is runs.report else None)(command)
+    app.command()(command)
 app.command("version", hidden=True)(lambda: _version(show=True))  # some try it before --version
 app.add_typer(audit.app, name="audit")
 

@@ -6,9 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
-from typer.core import TyperCommand
 
 from coalmine.cli import console
 from coalmine.cli.exits import resumable, time_limit
@@ -70,30 +68,11 @@ def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, 
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
-class Report(TyperCommand):
-    """The command ``report``, whose option ``--pdf`` needs no value."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give ``--pdf`` an empty value where none follows: typer's options have a value always or never."""
-        following = [*args[1:], "-"]
-        alone = [arg == "--pdf" and after.startswith("-") for arg, after in zip(args, following, strict=True)]
-        return super().parse_args(ctx, [f"{arg}=" if a else arg for arg, a in zip(args, alone, strict=True)])
-
-
 def report(
     directory: Directory,
     png: Annotated[
         Path | None,
         typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
-    ] = None,
-    pdf: Annotated[
-        str | None,
-        typer.Option(
-            "--pdf",
-            metavar="[FILE]",
-            help="Also print it as PDF, by default into the run directory; needs Chromium or Chrome.",
-            show_default=False,
-        ),
     ] = None,
     by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
@@ -102,10 +81,6 @@ def report(
 
     with console.busy("drawing"):
         written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
-        if pdf is not None:
-            from coalmine.report.pdf import write_pdf
-
-            written.append(write_pdf(written[0], Path(pdf) if pdf else written[0].with_suffix(".pdf")))
     console.say(*written)
 
 
@@ -116,7 +91,7 @@ def model_card(
 ) -> None:
     """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
     from coalmine.files import write_text
-    from coalmine.report.model_card import model_card as card_of
+    from coalmine.report.page import model_card as card_of
     from coalmine.results.saved import read_run_directory, refusing_damage
 
     with refusing_damage(directory):

@@ -98,7 +98,7 @@ def compare(
         written.append(write_text(html, comparison_page(comparison)))
     for path, ending in ((png, ".png"), (svg, ".svg")):
         if path is not None:
-            from coalmine.drawing.files import save
+            from coalmine.report.charts import save
 
             written.append(save(comparison.plot(), path if path.suffix == ending else path.with_suffix(ending)))
     if as_json:

@@ -39,7 +39,7 @@ from coalmine.stats.scores import FEW
 # A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
 # Estimates that use the null distribution instead of the held-out scores.
-_FROM_NULL = ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
+_FROM_NULL = ("exact-null", "gaussian-shift")
 _BOUNDED_NULL = f"{INDEPENDENT}; their null distribution is bounded from above"
 _SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
 

@@ -22,7 +22,6 @@ from coalmine.simulation.settings import TrainingSettings
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.drawing.sections import Section
     from coalmine.simulation.data import Splits
     from coalmine.simulation.rounds import Rounds
 
@@ -61,6 +60,8 @@ class Method:
     """What its own estimators are worth, by name; those of `coalmine.stats` are known."""
     extras: ClassVar[Sequence[str]] = ()
     """Names of the JSON documents it saves next to its results."""
+    template: ClassVar[Path | None] = None
+    """Its section of the report, a template that extends coalmine's ``section.html.j2``; by default, that one."""
 
     pool_fraction: float = 0.0
     """Share of the users to set aside from the training, as a pool."""
@@ -139,11 +140,9 @@ class Method:
         return result.unit
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report. By default, every result with its figures."""
-        from coalmine.drawing.sections import plain_section
-
-        return plain_section(cls, found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return what its `template` shows besides the results, by the names used there."""
+        return {}
 
     @classmethod
     def highlights(cls, found: MethodResults) -> Sequence[str]:
@@ -159,8 +158,3 @@ class Method:
             title = f"{result.method}, {result.label} ({result.score_name}): {counts}"
             tables.append(Table.of_estimates(result.estimates, title))
         return tables
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return figures for ``--figures``, by file name."""
-        return {}

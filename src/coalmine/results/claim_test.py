@@ -26,12 +26,11 @@ from coalmine.results.noise_shares import (
     exponent_of,
     first_exponent,
     number_needed,
-    rejected_share,
 )
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
-from coalmine.stats.claim_p_value import ClaimTests, separation
-from coalmine.stats.planned_guesses import most_powerful_guesses
+from coalmine.stats.claim_tests import ClaimTests, separation
+from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 
@@ -200,7 +199,9 @@ class _Evidence:
     @property
     def noise_at_most(self) -> float | None:
         """The smallest share that is rejected."""
-        return rejected_share(lambda i: self._tests.p_value(self.curve(i)), self._alpha, near=self._likeliest)
+        rejected = self._tests.rejections(self.curve(0), self._alpha)
+        exponent = first_exponent(lambda i: rejected(i, self.curve(i)), near=self._likeliest)
+        return None if exponent is None else RATIO**exponent
 
     @property
     def noise_estimate(self) -> float | None:
@@ -210,18 +211,20 @@ class _Evidence:
     @property
     def detectable_noise(self) -> float | None:
         """The largest share, at most 1, that the test tells from the claim with the wanted power."""
-        return detectable_share(self._power)
+        power = self._tests.powers(self.curve(0), self._alpha)
+        return detectable_share(lambda i: power(i, self._truth(i)))
 
     @property
     def canaries_needed(self) -> int | None:
         """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
-        half, most = exponent_of(HALF_THE_NOISE), _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
+        claim, truth = self.curve(0), self._truth(exponent_of(HALF_THE_NOISE), _BENEFIT_OF_DOUBT)
+        most = _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
         return number_needed(
-            self._tests.members, lambda factor: self._power(half, factor, _BENEFIT_OF_DOUBT), most=most
+            self._tests.members, lambda factor: self._tests.power(claim, truth, self._alpha, factor), most=most
         )
 
-    def _power(self, exponent: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
-        """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
+    def _truth(self, exponent: int, benefit_of_doubt: float = 0.0) -> Curve:
+        """Return the curve that this attack reaches with a share of the noise.
 
         Whatever makes the scores overlap more than the claimed noise does, such as other canaries and the clients'
         updates, does not shrink with the noise. So many standard errors are added to the observed separation first: few
@@ -231,8 +234,7 @@ class _Evidence:
         observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
         if self._expected is not None:
             observed = min(self._expected, self._tests.separation + _BENEFIT_OF_DOUBT * self._tests.standard_error)
-        truth = GaussianDP(with_less_noise(observed, self._separation(0), self._separation(exponent)))
-        return self._tests.power(self.curve(0), truth, self._alpha, factor)
+        return GaussianDP(with_less_noise(observed, self._separation(0), self._separation(exponent)))
 
     @cached_property
     def _likeliest(self) -> int:

@@ -102,12 +102,17 @@ def number_needed(count: int, power: Callable[[float], float], *, most: int) -> 
         >>> number_needed(100, lambda factor: min(1.0, factor / 10), most=10_000)
         800
     """
-    factor = 2.0
-    while count * factor <= most:
-        if power(factor) >= POWER:
-            smaller = factor / math.sqrt(2)
-            needed = math.ceil(count * (smaller if power(smaller) >= POWER else factor))
-            digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
-            return math.ceil(needed / digits) * digits
-        factor *= 2
-    return None
+    # The smallest power of two that reaches it: first in growing steps, since simulating many canaries takes long.
+    largest = math.floor(math.log2(most / count))
+    low, high = 0, min(1, largest)
+    while power(2.0**high) < POWER:
+        if high >= largest:
+            return None
+        low, high = high, min(2 * high, largest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(2.0**middle) >= POWER else (middle, high)
+    smaller = 2.0**high / math.sqrt(2)
+    needed = math.ceil(count * (smaller if power(smaller) >= POWER else 2.0**high))
+    digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return math.ceil(needed / digits) * digits

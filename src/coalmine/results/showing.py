@@ -39,7 +39,7 @@ class Showable:
             >>> result.plot("roc").to_dict()["height"]
             210
         """
-        return late("coalmine.report.plots:plot")(self._shown(), kind)
+        return late("coalmine.report.page:plot")(self._shown(), kind)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per estimate, beside the claim and the verdict.
@@ -99,7 +99,7 @@ class Showable:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
-        html: str = late("coalmine.report.notebook:as_html")(self._shown())
+        html: str = late("coalmine.report.page:as_html")(self._shown())
         return html
 
 

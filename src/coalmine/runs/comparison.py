@@ -13,7 +13,6 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.config.toml import flat
-from coalmine.drawing.charts import standalone
 from coalmine.errors import InputError, check_kind
 from coalmine.reading import parse_toml
 from coalmine.results.frames import as_frame
@@ -141,16 +140,14 @@ class Comparison:
 
     def plot(self) -> Any:
         """Return an altair chart: claim, lower bound and best guess of every run, grouped by method and view."""
-        import altair  # loaded only to draw
-
-        from coalmine.report.picture import picture
+        from coalmine.report import charts
 
         groups: dict[str, list[Result]] = {}
         for row in self.rows:
             title = f"{row.result.method}, {row.result.label} ({row.result.unit.name})"
             groups.setdefault(title, []).append(replace(row.result, adversary=row.run))
-        figure = picture([Group(title=title, results=results) for title, results in groups.items()])
-        return altair.Chart.from_dict(standalone([replace(figure, title="ε of runs, by method and view.")]))
+        spec = charts.evidence([Group(title=title, results=results) for title, results in groups.items()])
+        return charts.as_altair({"ε of runs, by method and view": spec})
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per result of a run.

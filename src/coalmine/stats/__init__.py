@@ -14,30 +14,19 @@ Example:
 
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.estimators import CAVEATS, METHODS, estimate, estimates_from_counts, estimates_from_guesses
-from coalmine.stats.fit import gaussian_fit, gaussian_shift, moments
 from coalmine.stats.gaussian import (
-    epsilon_between_gaussians,
+    AndersonDarling,
+    anderson_darling,
     epsilon_gaussian,
     epsilon_gdp,
+    gaussian_fit,
+    gaussian_shift,
+    moments,
     sigma_gaussian,
-    threshold_epsilon_between_gaussians,
+    threshold_epsilon,
 )
-from coalmine.stats.normality import AndersonDarling, anderson_darling
 from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null, OrthogonalCosineNull
-from coalmine.stats.rank_tests import Design
-from coalmine.stats.rates import (
-    Counts,
-    epsilon_from_counts,
-    epsilon_from_log_rates,
-    epsilon_from_rates,
-    plug_in,
-    rate_bounds,
-)
-from coalmine.stats.same_data import best_threshold, published_lower_bound
-from coalmine.stats.scores import Scores
-from coalmine.stats.sequential import SequentialBound, SequentialTest
-from coalmine.stats.simultaneous_bound import ceiling, gdp, p_value, refutes, simultaneous, split
-from coalmine.stats.single_run import (
+from coalmine.stats.one_run import (
     Guesses,
     one_run,
     one_run_fdp,
@@ -45,6 +34,19 @@ from coalmine.stats.single_run import (
     one_run_from_guesses,
     one_run_p_value,
 )
+from coalmine.stats.rank_tests import Design
+from coalmine.stats.rates import (
+    Counts,
+    best_threshold,
+    epsilon_from_counts,
+    epsilon_from_log_rates,
+    epsilon_from_rates,
+    plug_in,
+    rate_bounds,
+)
+from coalmine.stats.scores import Scores
+from coalmine.stats.sequential import SequentialBound, SequentialTest
+from coalmine.stats.simultaneous_bound import ceiling, gdp, p_value, refutes, simultaneous, split
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
 
 __all__ = [
@@ -69,7 +71,6 @@ __all__ = [
     "anderson_darling",
     "best_threshold",
     "ceiling",
-    "epsilon_between_gaussians",
     "epsilon_from_counts",
     "epsilon_from_log_rates",
     "epsilon_from_rates",
@@ -90,11 +91,10 @@ __all__ = [
     "one_run_p_value",
     "p_value",
     "plug_in",
-    "published_lower_bound",
     "rate_bounds",
     "refutes",
     "sigma_gaussian",
     "simultaneous",
     "split",
-    "threshold_epsilon_between_gaussians",
+    "threshold_epsilon",
 ]

@@ -1,4 +1,4 @@
-"""`Estimate`, the result of every estimator, and the assumptions that estimators share."""
+"""`Estimate`, the result of every estimator, and the search that turns tests of a claim into a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ COIN_FLIPS = "each canary was inserted by its own fair coin flip"
 GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normal distributions)"
 
 _HALVINGS = 10  # enough to correct for about a thousand bounds that are tested together
+
+
+def stricter_levels(confidence: float) -> list[float]:
+    """Return the higher confidences at which a quoted bound is stated too, each halving the significance."""
+    return [1 - (1 - confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,14 @@ class Estimate:
         return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
     def with_stricter(self, lower_at: Callable[[float], float | None]) -> Self:
-        """Return this bound together with its values at higher confidences, each halving the significance.
+        """Return this bound together with its values at the `stricter_levels`.
 
         Args:
             lower_at: Computes the lower bound at a confidence; None counts as 0.
         """
         if self.confidence is None:
             raise ValueError(f"{self.method} has no confidence to raise")
-        levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
+        levels = stricter_levels(self.confidence)
         return replace(self, stricter=tuple((level, lower_at(level) or 0.0) for level in levels))
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,3 +110,61 @@ class Estimate:
         if self.stricter:
             record["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
         return record
+
+
+def largest(
+    margin: Callable[[float], float], *, floor: float = 0.0, relative: float = 1e-10, near: float | None = None
+) -> float:
+    """Return the largest x ≥ ``floor`` with ``margin(x) ≤ 0``, for a margin that grows with x, by bisection.
+
+    ``floor`` if the margin is already positive there, infinity if it is not beyond 10³⁰⁰. Any other result satisfies
+    the condition itself: rounding goes down, so that a confidence bound found this way remains one.
+
+    Args:
+        margin: What must not be positive. Infinite values, where only the sign is known, are fine.
+        floor: Where to start.
+        relative: Relative width at which the bisection stops.
+        near: A guess, which saves evaluations and does not change the result.
+    """
+    inside, outside = -math.inf, math.inf  # the condition holds up to here, and fails from there on
+    margin_inside, margin_outside = -math.inf, math.inf
+    streak = 0  # probes in a row at which it held, or failed if negative
+
+    def holds(x: float) -> bool:
+        """Whether the condition holds at x: known from earlier evaluations, or found by closing in on the root."""
+        nonlocal inside, outside, margin_inside, margin_outside, streak
+        while inside < x < outside:
+            probe, gap = x, outside - inside
+            # False position takes far fewer evaluations than halving, unless the margin is flat somewhere.
+            if abs(streak) < 4 and math.isfinite(margin_outside - margin_inside):
+                share = margin_inside / (margin_inside - margin_outside)
+                # A step of at least an eighth of the accuracy crosses the root once an end has come that close.
+                least = min(0.5, relative * outside / gap / 8)
+                aimed = inside + gap * min(1 - least, max(least, share))
+                probe = aimed if inside < aimed < outside else x
+            value = margin(probe)
+            # An end that stays twice in a row counts half (the Illinois rule), or the other would creep up on the root.
+            if value <= 0:
+                inside, margin_inside, streak = probe, value, max(streak, 0) + 1
+                margin_outside /= 2 if streak > 1 else 1
+            else:
+                outside, margin_outside, streak = probe, value, min(streak, 0) - 1
+                margin_inside /= 2 if streak < -1 else 1
+        return x <= inside
+
+    if near is not None and near > floor:
+        holds(near)
+    if not holds(floor):
+        return floor
+    low, high = floor, max(1.0, 2 * floor)
+    while holds(high):
+        low, high = high, 2 * high
+        if high > 1e300:
+            return math.inf
+    while high - low > relative * max(high, 1e-3):
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -17,20 +17,19 @@ from numpy.typing import ArrayLike
 from coalmine.arrays import finite_list
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number
 from coalmine.stats.epsilon import Estimate
-from coalmine.stats.fit import gaussian_fit, gaussian_shift
+from coalmine.stats.gaussian import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
-from coalmine.stats.rank_tests import Design
-from coalmine.stats.rates import Counts, Interval, epsilon_from_counts, plug_in
-from coalmine.stats.same_data import best_threshold, published_lower_bound
-from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
-from coalmine.stats.single_run import (
+from coalmine.stats.one_run import (
     Guesses,
     one_run,
     one_run_fdp,
     one_run_fdp_from_guesses,
     one_run_from_guesses,
 )
+from coalmine.stats.rank_tests import Design
+from coalmine.stats.rates import Counts, best_threshold, epsilon_from_counts, plug_in
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
 
 METHODS = (
     "simultaneous",
@@ -38,16 +37,12 @@ METHODS = (
     "split",
     "one-run",
     "clopper-pearson",
-    "jeffreys",
-    "katz-log",
-    "joint-beta",
     "plug-in",
     "gdp",
     "one-run-fdp",
     "gaussian-shift",
     "gaussian-fit",
     "best-threshold",
-    "published-lower-bound",
 )
 """Names of all estimators that `estimate` can run, the recommended one first and valid bounds before estimates."""
 
@@ -74,15 +69,6 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
             "Exact confidence intervals for TPR and FPR at one threshold. A lower bound if the threshold was fixed "
             "before the scores were seen."
         ),
-        "jeffreys": (
-            "Approximate confidence intervals for TPR and FPR at one threshold. An estimate: the interval is slightly "
-            "too narrow for some rates."
-        ),
-        "katz-log": (
-            "Normal approximation of the log ratio of TPR and FPR at one threshold. An estimate: the interval is "
-            "slightly too narrow for some rates."
-        ),
-        "joint-beta": "Bayesian credible interval at one threshold. An estimate that depends on its prior.",
         "plug-in": (
             "Log ratio of the observed TPR and FPR, without error bars. An estimate that exceeds 0 by chance alone."
         ),
@@ -106,10 +92,6 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
             "The largest log ratio of TPR and FPR over all thresholds, evaluated on the scores that chose the "
             "threshold, as papers publish it. An estimate, biased upward."
         ),
-        "published-lower-bound": (
-            "The one-shot paper's lower bound, whose threshold is chosen on the same scores. It exceeds the true ε in "
-            "a fifth of audits or more, so treat it as an estimate."
-        ),
         "median-exposure": (
             "ε from the median rank of the inserted canaries among references that were held out. A point estimate "
             "without error bars."
@@ -125,9 +107,10 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
 
 Estimator = Callable[[], Estimate]
 
-_INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
+# Published estimators, kept for comparisons. They are never the ones to quote, so they run only if asked for by name.
+_ONLY_BY_NAME = ("split", "plug-in", "gaussian-fit")
 _NEEDS = {
-    **dict.fromkeys((*_INTERVALS, "plug-in"), ": it needs a threshold fixed in advance"),
+    **dict.fromkeys(("clopper-pearson", "plug-in"), ": it needs a threshold fixed in advance"),
     **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries inserted by coin flips (design coin-flips)"),
     "exact-null": ": it needs a known null distribution",
 }
@@ -162,7 +145,8 @@ def estimate(
         design: How members were chosen: in ``"fixed"`` numbers, or by ``"coin-flips"``, one for each canary. The
             latter adds the one-run estimators.
         copies: How often each member was inserted; only the estimators that account for copies are then run.
-        methods: Names of the estimators to run, in this order; see `METHODS`. By default all that apply.
+        methods: Names of the estimators to run, in this order; see `METHODS`. By default all that apply, except for
+            ``split``, ``plug-in`` and ``gaussian-fit``, which are never the ones to quote.
         lower_is_member: Whether *lower* scores mean more likely a member, as for losses.
 
     Returns:
@@ -178,7 +162,7 @@ def estimate(
         >>> results[0].method, results[0].valid
         ('simultaneous', True)
         >>> [result.method for result in results if not result.valid]
-        ['gdp', 'gaussian-shift', 'gaussian-fit', 'best-threshold', 'published-lower-bound']
+        ['gdp', 'gaussian-shift', 'best-threshold']
     """
     if lower_is_member:
         if null is not None:
@@ -220,7 +204,7 @@ def estimates_from_counts(
         counts: Confusion matrix at the threshold.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of bounds and intervals, in [0.5, 1).
-        methods: Names of the estimators to run, in this order. By default all that apply.
+        methods: Names of the estimators to run, in this order. By default ``clopper-pearson`` alone.
 
     Returns:
         One result per estimator.
@@ -231,9 +215,9 @@ def estimates_from_counts(
     Example:
         >>> results = estimates_from_counts(Counts(tp=300, fn=700, fp=50, tn=950))
         >>> [result.method for result in results]
-        ['clopper-pearson', 'jeffreys', 'katz-log', 'joint-beta', 'plug-in']
+        ['clopper-pearson']
     """
-    return _run(_intervals(counts, delta, confidence, None), methods)
+    return _run(_at_threshold(counts, delta, confidence, None), methods)
 
 
 def estimates_from_guesses(
@@ -276,7 +260,9 @@ def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> 
     if methods is not None:
         return [_named(name, applicable)() for name in methods]
     estimates = []
-    for method in applicable.values():
+    for name, method in applicable.items():
+        if name in _ONLY_BY_NAME:
+            continue
         try:
             estimates.append(method())
         except NotApplicableError:
@@ -284,20 +270,14 @@ def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> 
     return estimates
 
 
-def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Estimator]:
+def _at_threshold(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Estimator]:
     """Return the estimators that need one fixed threshold, by name."""
-    intervals: dict[str, Estimator] = {
-        interval: partial(
-            epsilon_from_counts,
-            counts,
-            delta=delta,
-            confidence=confidence,
-            interval=interval,
-            threshold=threshold,
-        )
-        for interval in _INTERVALS
+    return {
+        "clopper-pearson": partial(
+            epsilon_from_counts, counts, delta=delta, confidence=confidence, threshold=threshold
+        ),
+        "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold),
     }
-    return {**intervals, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
 
 
 def _applicable(
@@ -316,7 +296,6 @@ def _applicable(
         "gdp": partial(gdp, design=design),
         "gaussian-shift": gaussian_shift,
         "gaussian-fit": gaussian_fit,
-        "published-lower-bound": published_lower_bound,
     }
     if scores.null is None:
         on_scores |= {"split": split, "best-threshold": best_threshold}
@@ -325,7 +304,7 @@ def _applicable(
     for name, method in on_scores.items():
         methods[name] = partial(method, scores, delta=delta, confidence=confidence)
     if threshold is not None:
-        methods |= _intervals(scores.counts(threshold), delta, confidence, threshold)
+        methods |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
     return {name: methods[name] for name in METHODS if name in methods}
 
 

@@ -1,25 +1,29 @@
-"""Exposure of canaries, the ε that it suggests, and conversions between losses, ranks and scores.
+"""Exposure of canaries, the ε that it suggests, its distribution for canaries that were not memorized, and conversions.
 
 The exposure of a canary is log2(n) − log2(rank) of its loss among n references from the same distribution that were
 held out of training; the lower the loss, the more exposed the canary (Carlini et al., 2019; Jagielski, 2023). Nothing
 in this module is a confidence bound on ε: for one, pass the losses, or the scores of `scores_from_ranks`, to
-`coalmine.stats.simultaneous`. Baselines for canaries that were not memorized are in `coalmine.stats.random_guessing`.
+`coalmine.stats.simultaneous`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from coalmine.arrays import Floats, finite_array, finite_list
-from coalmine.errors import InputError, check_count, check_probability
+from coalmine.errors import InputError, check_confidence, check_count, check_positive, check_probability
 from coalmine.stats.epsilon import Estimate
-from coalmine.stats.skew_normal import SkewNormal
 
 LN2 = math.log(2)
+MAX_SHAPE = 100.0
+MIN_FIT = 10
 
 
 def ranks(canaries: ArrayLike, references: ArrayLike, *, ties: Literal["middle", "worst", "best"] = "middle") -> Floats:
@@ -231,3 +235,297 @@ def _epsilon(value: float) -> float:
     if not 0 <= value < math.inf:
         raise InputError(f"epsilon must be a finite number of at least 0, got {value}")
     return float(value)
+
+
+def random_mean(references: float) -> float:
+    """Return the exact mean exposure of a canary that was not memorized; 1/ln 2 for infinitely many references."""
+    n = _references(references)
+    if n == math.inf:
+        return 1 / LN2
+    return float(math.log2(n) - special.gammaln(n + 2) / (n + 1) / LN2)
+
+
+def random_quantile(references: float, probability: float) -> float:
+    """Return the least e such that a canary that was not memorized has exposure ≤ e with at least this probability."""
+    n, p = _references(references), check_probability("probability", probability)
+    if n == math.inf:
+        return -math.log1p(-p) / LN2
+    # The product is rounded, so check with the quotient whether `count` of the n + 1 equally likely ranks suffice.
+    count = max(math.ceil(p * (n + 1)) - 1, 1)
+    while count / (n + 1) < p:
+        count += 1
+    return math.log2(n) - math.log2(n + 2 - count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderStatistic:
+    """Distribution of the exposure of the k-th most exposed of m canaries, if none was memorized.
+
+    Exact for losses without ties: canaries and references are then exchangeable, and the number of references ahead of
+    the canary is beta-binomial.
+
+    Args:
+        references: Number of references that the canaries share; `math.inf` is allowed. Time is linear in it.
+        canaries: Number m of canaries.
+        position: Position k of the canary, from 1 for the most exposed.
+
+    Raises:
+        InputError: If a number is out of range.
+
+    Example:
+        >>> top = OrderStatistic(references=1000, canaries=100, position=1)
+        >>> round(top.mean(), 1), round(top.quantile(0.5), 1)
+        (7.2, 7.0)
+    """
+
+    references: float
+    canaries: int
+    position: int
+
+    def __post_init__(self) -> None:
+        _references(self.references)
+        check_count("canaries", self.canaries)
+        if check_count("position", self.position) > self.canaries:
+            raise InputError(f"position must be at most the {self.canaries} canaries, got {self.position}")
+
+    def mean(self) -> float:
+        """Return the mean exposure."""
+        if self.references == math.inf:
+            return float(special.digamma(self.canaries + 1) - special.digamma(self.position)) / LN2
+        ahead = self._ahead()
+        return float(math.log2(self.references) - ahead @ np.log2(np.arange(1, ahead.size + 1)))
+
+    def quantile(self, probability: float) -> float:
+        """Return the least e such that the exposure is ≤ e with at least this probability."""
+        p = check_probability("probability", probability)
+        if self.references == math.inf:
+            return float(-np.log2(special.betainccinv(self.position, self.canaries - self.position + 1, p)))
+        ahead = self._ahead()
+        # Each tail is summed from its own end to keep far quantiles accurate. The slack absorbs rounding where a
+        # probability is met exactly, as for a median by symmetry.
+        if p < 0.5:
+            rank = ahead.size - np.searchsorted(np.cumsum(ahead[::-1]), p * (1 - 1e-9))
+        else:
+            rank = 1 + np.searchsorted(np.cumsum(ahead), (1 - p) * (1 + 1e-9), side="right")
+        return math.log2(self.references) - math.log2(rank)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an equal-tailed interval that contains the exposure with at least this probability."""
+        tail = (1 - check_confidence(confidence)) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
+
+    def _ahead(self) -> Floats:
+        """Return the probabilities of 0…n references ahead of the canary, shape (n + 1,)."""
+        n, after = int(self.references), self.canaries - self.position
+        k = np.arange(n + 1.0)
+        log = special.gammaln(k + self.position) - special.gammaln(k + 1)
+        log = log + (special.gammaln(k + after + 1) - special.gammaln(k + 1))[::-1]
+        weights = np.exp(log - log.max())
+        return np.asarray(weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class RandomGuessing:
+    """Distribution of exposures if nothing was memorized: m canaries exchangeable with n shared references.
+
+    ``mean``, ``median`` and ``quantile`` are for a single canary (Jagielski, 2023, Section 2.1). Compare the most
+    exposed of m canaries with ``order_statistic(1)``, and the median exposure of all of them with
+    ``sample_median_mean`` and ``sample_median_interval``.
+
+    Args:
+        references: Number n of references; `math.inf` is the baseline of extrapolated exposure.
+        canaries: Number m of canaries.
+
+    Raises:
+        InputError: If a number is out of range.
+
+    Example:
+        >>> baseline = RandomGuessing(references=1000, canaries=101)
+        >>> round(baseline.mean(), 2), round(baseline.median(), 2)
+        (1.43, 1.0)
+        >>> [round(end, 2) for end in baseline.sample_median_interval()]
+        [0.73, 1.32]
+    """
+
+    references: float
+    canaries: int = 1
+
+    def __post_init__(self) -> None:
+        _references(self.references)
+        check_count("canaries", self.canaries)
+
+    def mean(self) -> float:
+        """Return the mean exposure of one canary, which is also that of the average over all of them."""
+        return random_mean(self.references)
+
+    def median(self) -> float:
+        """Return the median exposure of one canary: about 1 bit."""
+        return random_quantile(self.references, 0.5)
+
+    def quantile(self, probability: float) -> float:
+        """Return a quantile of the exposure of one canary: about −log2(1 − probability)."""
+        return random_quantile(self.references, probability)
+
+    def order_statistic(self, position: int) -> OrderStatistic:
+        """Return the distribution of the exposure of the ``position``-th most exposed canary."""
+        return OrderStatistic(references=self.references, canaries=self.canaries, position=position)
+
+    def sample_median_mean(self) -> float:
+        """Return the mean of the median of the m exposures."""
+        return (self._upper_middle().mean() + self._lower_middle().mean()) / 2
+
+    def sample_median_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an interval that contains the median of the m exposures with at least this probability.
+
+        For an even m it contains both of the middle exposures.
+        """
+        tail = (1 - check_confidence(confidence)) / 2
+        return self._lower_middle().quantile(tail), self._upper_middle().quantile(1 - tail)
+
+    def _upper_middle(self) -> OrderStatistic:
+        """Return the distribution of the larger of the two middle exposures; of the middle one for an odd m."""
+        return self.order_statistic((self.canaries + 1) // 2)
+
+    def _lower_middle(self) -> OrderStatistic:
+        """Return the distribution of the smaller of the two middle exposures; of the middle one for an odd m."""
+        return self.order_statistic(self.canaries // 2 + 1)
+
+
+def _references(value: float) -> float:
+    """Return a number of references, which may be infinite."""
+    return math.inf if value == math.inf else check_count("references", value)
+
+
+@dataclass(frozen=True)
+class SkewNormal:
+    """The skew-normal distribution: density 2/scale · φ(z) Φ(shape · z) at z = (x − location)/scale (Azzalini 1985)."""
+
+    location: float
+    scale: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        check_positive("scale", self.scale)
+        for name in ("location", "shape"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
+
+    @classmethod
+    def fit(cls, references: ArrayLike) -> Self:
+        """Return the maximum likelihood fit among shapes within ±`MAX_SHAPE`.
+
+        Without a limit the most likely shape can be infinite. For a fixed shape the log-likelihood is concave in
+        (1/scale, location/scale), so only the shape needs a search. The search is over the skewness, in which the
+        likelihood has no spurious stationary point at the normal distribution.
+        """
+        from scipy.optimize import minimize_scalar  # slow to import
+
+        losses = finite_list("references", references)
+        if losses.size < MIN_FIT:
+            raise InputError(f"a skew-normal fit needs at least {MIN_FIT} references, got {losses.size}")
+        low, high = float(losses.min()), float(losses.max())
+        spread = high - low
+        if not 0 < spread < math.inf:
+            raise InputError(
+                f"a skew-normal fit needs references that differ, and by a finite amount, got {losses.size} losses "
+                f"from {low} to {high}"
+            )
+        unit = (losses - low) / spread
+        mean, deviation = float(unit.mean()), float(unit.std())
+        x = (unit - mean) / deviation
+
+        grid = np.linspace(-1, 1, 7) * _skewness(MAX_SHAPE)
+        costs = [_best_given_skewness(x, skewness)[0] for skewness in grid]
+        best = int(np.argmin(costs))
+        refined = minimize_scalar(
+            lambda skewness: _best_given_skewness(x, skewness)[0],
+            bounds=(grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]),
+            method="bounded",
+            options={"xatol": 1e-8},
+        )
+        skewness = float(refined.x if refined.fun < costs[best] else grid[best])
+        _, inverse_scale, shift = _best_given_skewness(x, skewness)
+        location = low + spread * (mean + deviation * shift / inverse_scale)
+        return cls(location, spread * deviation / inverse_scale, _shape(skewness)[0])
+
+    def logcdf(self, x: ArrayLike) -> Floats:
+        """Return ln P(X ≤ x), with a relative accuracy of about 1e-13 however far ``x`` is in the lower tail."""
+        z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
+        # |Z| is half-normal for every shape. So the values for the other three sign combinations of z and shape follow
+        # from the tail of the non-negative shape at −|z|, without cancellation.
+        tail = _log_lower_tail(np.abs(z), abs(self.shape))
+        if self.shape >= 0:
+            return np.where(z <= 0, tail, np.minimum(np.log(special.erf(np.abs(z) / math.sqrt(2)) + np.exp(tail)), 0))
+        both = LN2 + special.log_ndtr(-np.abs(z))
+        return np.where(z <= 0, both + np.log1p(-np.exp(tail - both)), np.log1p(-np.exp(tail)))
+
+
+def _skewness(shape: float) -> float:
+    """Return the skewness of a shape."""
+    mean = math.sqrt(2 / math.pi) * shape / math.hypot(1, shape)
+    return (4 - math.pi) / 2 * (mean / math.sqrt(1 - mean**2)) ** 3
+
+
+def _shape(skewness: float) -> tuple[float, float]:
+    """Return the shape with this skewness, and the mean of its standard form."""
+    ratio = float(np.cbrt(2 * skewness / (4 - math.pi)))
+    mean = ratio / math.hypot(1, ratio)
+    return mean / math.sqrt(2 / math.pi - mean**2), mean
+
+
+def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, float]:
+    """Return the least mean negative log-likelihood of standardized ``x``, with 1/scale and location/scale there.
+
+    Constants are dropped. Newton's method with step halving, since the cost is convex and smooth.
+    """
+    shape, mean = _shape(skewness)
+
+    def cost(inverse_scale: float, shift: float) -> float:
+        if inverse_scale <= 0:
+            return math.inf
+        z = inverse_scale * x - shift
+        return float(np.mean(z * z / 2 - special.log_ndtr(shape * z))) - math.log(inverse_scale)
+
+    # x has mean 0 and variance 1: start at the distribution with these moments.
+    at = np.array([math.sqrt(1 - mean**2), -mean])
+    value = cost(*at)
+    for _ in range(100):
+        z = at[0] * x - at[1]
+        mills = math.sqrt(2 / math.pi) / special.erfcx(-shape * z / math.sqrt(2))
+        slope = z - shape * mills
+        bend = 1 + shape * mills * (shape * z + mills) * shape
+        gradient = np.array([np.mean(slope * x) - 1 / at[0], -np.mean(slope)])
+        cross = -np.mean(bend * x)
+        hessian = np.array([[np.mean(bend * x * x) + 1 / at[0] ** 2, cross], [cross, np.mean(bend)]])
+        step = np.linalg.solve(hessian, gradient)
+        decrement = float(gradient @ step)
+        if decrement < 1e-15:
+            break
+        size = 1.0
+        while (tried := cost(*(at - size * step))) > value - size * decrement / 4 and size > 1e-9:
+            size /= 2
+        at, value = at - size * step, tried
+    return value, float(at[0]), float(at[1])
+
+
+def _log_lower_tail(distance: Floats, shape: float) -> Floats:
+    """Return ln P(Z ≤ −distance) of the standard form, for ``distance`` and ``shape`` of at least 0.
+
+    With c = distance·√(1 + shape²) and δ = shape/√(1 + shape²) the probability is
+    φ(c)/√(1 + shape²) · ∫ exp(−cv − v²/2) erfcx(δ(c + v)/√2) dv over v > 0. For every shape the integrand decays within
+    a few 1/(1 + c), so one Gauss rule serves all.
+    """
+    root = math.hypot(1, shape)
+    c = distance * root
+    total = np.zeros_like(c)
+    for node, weight in zip(*_gauss_rule(), strict=True):
+        v = node / (1 + c)
+        total += weight * np.exp(-v * (c + v / 2)) * special.erfcx(shape / root * (c + v) / math.sqrt(2))
+    return np.asarray(np.log(total / (1 + c)) - c * c / 2 - math.log(2 * math.pi) / 2 - math.log(root))
+
+
+@cache
+def _gauss_rule() -> tuple[Floats, Floats]:
+    """Return 64 Gauss–Legendre nodes and weights on (0, 40), beyond which the integrand is below e^−38 of its start."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    return 20 * (nodes + 1), 20 * weights

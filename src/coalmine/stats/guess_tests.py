@@ -1,26 +1,28 @@
-"""Tests of a claim for canaries that need not be alike: each may have scores of its own distribution.
+"""Tests of a claim that count right guesses about fair coins, for canaries and trials that need not be alike.
 
-Where the scores of many canaries that differ from one another are pooled, order statistics are out of place. The tests
-here count guesses that were settled before the coins were looked at. docs/mechanism.md proves them.
+Each canary or trial may have scores of its own distribution, so order statistics are out of place: guesses are settled
+before the coins are looked at. A guess about a trial is right with a probability that the claim limits, whatever the
+other trials showed. docs/mechanism.md and docs/ldp.md have the proofs.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats
+from coalmine.stats.joint_boundary import JointBoundary
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, Curve
-from coalmine.stats.trial_guesses import TrialGuesses
-from coalmine.stats.walk import Walk
 
 THRESHOLDS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0])
 """Log-likelihood ratios at which `threshold_p_value` guesses, in both tails."""
 
 _LEVELS = np.logspace(-30, 0, 241)  # significances at which rates are bounded, 33% apart
-_WALK_LEVEL = 1e-4  # the walk is sharpest around this significance; it is valid at any
+_BOUNDARY_LEVEL = 1e-4  # the joint boundary is sharpest around this significance; it is valid at any
 
 
 def accuracy_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
@@ -102,7 +104,7 @@ def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float
     return float(special.betainc(hits, guesses - hits + 1, float(claim.tpr(np.array(chance)))))
 
 
-def walk_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
+def boundary_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     """Return the p-value of (ε, δ)-DP from guesses in both tails of the scores; 1 for other claims.
 
     Theorem 2 of docs/simultaneous-bound.md: with coin flips its proof takes each canary by itself, so they may differ.
@@ -110,11 +112,11 @@ def walk_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     if not isinstance(claim, ApproximateDP) or inserted.all() or not inserted.any():
         return 1.0
     pair = Scores(scores[inserted], scores[~inserted])
-    return joint_p_value([Walk.at(pair, "coin-flips", level=_WALK_LEVEL, delta=claim.delta)], claim)
+    return joint_p_value([JointBoundary.at(pair, "coin-flips", level=_BOUNDARY_LEVEL, delta=claim.delta)], claim)
 
 
 def guess_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
-    """Return the joint p-value of the walk, the accuracy and the thresholds; 1 without scores.
+    """Return the joint p-value of the joint boundary, the accuracy and the thresholds; 1 without scores.
 
     Args:
         scores: Log-likelihood ratios, shape (n,).
@@ -132,7 +134,71 @@ def guess_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     """
     if scores.size == 0:
         return 1.0
-    # Against a single (ε, δ) the evidence is in the tails, where the walk looks; other curves give way in the middle.
-    walk = 0.6 if isinstance(claim, ApproximateDP) else 0.0
-    shares = {walk_p_value: walk, threshold_p_value: (1 - walk) / 2, accuracy_p_value: (1 - walk) / 2}
+    # Against a single (ε, δ) the evidence is in the tails, where the joint boundary looks. Other curves give way in the
+    # middle.
+    tails = 0.6 if isinstance(claim, ApproximateDP) else 0.0
+    shares = {boundary_p_value: tails, threshold_p_value: (1 - tails) / 2, accuracy_p_value: (1 - tails) / 2}
     return min(1.0, *(test(scores, inserted, claim) / share for test, share in shares.items() if share))
+
+
+@dataclass(frozen=True)
+class TrialGuesses:
+    """Right guesses about trials.
+
+    Args:
+        guesses: Number of trials that were guessed about.
+        right: Number of right guesses.
+
+    Example:
+        >>> guesses = TrialGuesses(guesses=100, right=88)
+        >>> guesses.p_value(ApproximateDP(1.0, 0.0)) < 0.01 < guesses.p_value(ApproximateDP(2.0, 0.0))
+        True
+    """
+
+    guesses: int
+    right: int
+
+    def p_value(self, claim: Curve) -> float:
+        """Return P(Binomial(guesses, a) ≥ right), with the highest accuracy a that the claim allows."""
+        return _tail(self.guesses, self.right, highest_accuracy(claim))
+
+    def accuracy_under(self, truth: Curve, claim: Curve) -> float:
+        """Return the accuracy of this attack if ``truth`` held instead of ``claim``.
+
+        It reaches the same share of the log-odds that the curve allows.
+        """
+        allowed = float(special.logit(highest_accuracy(claim)))
+        # Half a guess on either side keeps the log-odds finite if all guesses are right.
+        observed = float(special.logit((self.right + 0.5) / (self.guesses + 1)))
+        strength = min(1.0, observed / allowed) if allowed > 0 else 0.0
+        if strength <= 0:  # no better than a coin, whatever the curve allows
+            return 0.5
+        return float(special.expit(strength * special.logit(highest_accuracy(truth))))
+
+    def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
+        """Return the probability to reject ``claim`` at significance ``alpha`` with this attack if ``truth`` held.
+
+        Args:
+            claim: The claim.
+            truth: The curve that holds instead.
+            alpha: Significance of the test.
+            factor: How many times as many trials there are.
+        """
+        guesses = round(self.guesses * factor)
+        low, high, accuracy = 0, guesses + 1, highest_accuracy(claim)
+        while high - low > 1:  # the smallest number of right guesses that rejects
+            middle = (low + high) // 2
+            low, high = (low, middle) if _tail(guesses, middle, accuracy) <= alpha else (middle, high)
+        return _tail(guesses, high, self.accuracy_under(truth, claim)) if high <= guesses else 0.0
+
+
+def highest_accuracy(claim: Curve) -> float:
+    """Return the largest probability of a right guess about a fair coin: where TPR = 1 − FPR on a symmetric curve."""
+    if isinstance(claim, ApproximateDP) and claim.delta == 0:
+        return float(special.expit(claim.epsilon))
+    return 1 - claim.kink
+
+
+def _tail(trials: int, least: int, probability: float) -> float:
+    """Return P(Binomial(trials, probability) ≥ least)."""
+    return float(special.betainc(least, trials - least + 1, probability)) if least > 0 else 1.0

@@ -17,7 +17,6 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
-from coalmine.stats.symmetry import symmetry_p_value
 
 
 class Null(Protocol):
@@ -106,13 +105,11 @@ class NormalNull:
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(null ≥ score)."""
-        result: Floats = special.log_ndtr((self.mean - np.asarray(score, dtype=float)) / self.std)
-        return result
+        return np.asarray(special.log_ndtr((self.mean - np.asarray(score, dtype=float)) / self.std))
 
     def log_cdf(self, score: ArrayLike) -> Floats:
         """Return ln P(null ≤ score)."""
-        result: Floats = special.log_ndtr((np.asarray(score, dtype=float) - self.mean) / self.std)
-        return result
+        return np.asarray(special.log_ndtr((np.asarray(score, dtype=float) - self.mean) / self.std))
 
 
 @dataclass(frozen=True)
@@ -154,9 +151,7 @@ class CosineNull:
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(cos ≥ score), also where the probability itself underflows."""
-        t = np.asarray(score, dtype=float)
-        if np.any(np.abs(t) > 1):
-            raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
+        t = _cosines(score)
         tail = self._log_tail(np.abs(t))
         with np.errstate(divide="ignore"):
             return np.where(t >= 0, tail, np.log1p(-np.exp(tail)))
@@ -177,8 +172,7 @@ class CosineNull:
             if np.any(far):
                 front = a * (np.log1p(-t) + np.log1p(t)) + np.log(t) - math.log(2 * a) - special.betaln(a, 0.5)
                 tail = np.where(far, front - np.log(_fraction(a, 0.5, np.where(far, x, 0.0))), tail)
-        result: Floats = tail
-        return result
+        return np.asarray(tail)
 
 
 @dataclass(frozen=True)
@@ -209,7 +203,7 @@ class OrthogonalCosineNull(CosineNull):
     def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
         """Return the probabilities of short intervals of r, and tail probabilities for the worse end of each."""
         shares, lengths = _intervals_of_chi(self.dim - 1)
-        t = np.asarray(score, dtype=float)[:, None]
+        t = _cosines(score)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             # A cosine of t takes g = r · t/√(1 − t²). Of an interval, the end that makes this likelier counts.
             needed = t / np.sqrt((1 - t) * (1 + t)) * np.where(t > 0, lengths[:-1], lengths[1:])
@@ -219,6 +213,41 @@ class OrthogonalCosineNull(CosineNull):
     def proved_p_value(self, scores: Floats) -> float:
         """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
         return symmetry_p_value(scores)
+
+
+def _cosines(score: ArrayLike) -> Floats:
+    """Return scores as an array, or raise `InputError` if one is no cosine."""
+    t = np.asarray(score, dtype=float)
+    if np.any(np.abs(t) > 1):
+        raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
+    return t
+
+
+def symmetry_p_value(scores: Floats) -> float:
+    """Return a p-value for scores whose signs, given their magnitudes, are independent fair coin flips.
+
+    Among the k scores of largest magnitude, the number of positive ones is then Binomial(k, ½). It is tested for k = m,
+    m/2, m/4, … of m scores, and the smallest p-value is multiplied by the number of tests. Nothing is assumed about the
+    magnitudes, which may depend on each other in any way.
+
+    Args:
+        scores: Scores, (m,). Zeros count as negative, and among equal magnitudes negative ones as larger.
+
+    Returns:
+        A p-value that is small if too many of the large scores are positive.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> symmetry_p_value(rng.normal(0, 1, 100)) > 0.05, symmetry_p_value(rng.normal(1, 1, 100)) < 1e-6
+        (True, True)
+    """
+    # Fewer than eight fair coins could not reject anything at the share of the significance that is left to them.
+    halvings = np.arange(max(0, int(math.log2(scores.size / 8))) + 1)
+    tested = np.unique(np.round(scores.size / 2.0**halvings).astype(np.int64))
+    order = np.lexsort((scores > 0, -np.abs(scores)))
+    positive = np.cumsum(scores[order] > 0)[tested - 1]
+    tails = np.where(positive > 0, special.betainc(np.maximum(positive, 1), tested - positive + 1, 0.5), 1.0)
+    return float(min(1.0, tested.size * tails.min()))
 
 
 @lru_cache(maxsize=16)
@@ -300,8 +329,7 @@ class LikelihoodRatioNull(_NoMoments):
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(null ≥ score)."""
-        result: Floats = np.minimum(0.0, -np.asarray(score, dtype=float))
-        return result
+        return np.asarray(np.minimum(0.0, -np.asarray(score, dtype=float)))
 
     def log_cdf(self, score: ArrayLike) -> Floats:
         """Return ln P(null < score)."""

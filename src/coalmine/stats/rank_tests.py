@@ -1,10 +1,12 @@
 """Tests of a privacy claim at ranks fixed before the scores were seen, each with a valid p-value.
 
-Theorems 1 and 2, which the p-values rest on, are proved in docs/simultaneous-bound.md.
+Which ranks are tested depends on the numbers of canaries only, never on the scores: that is what makes the tests valid.
+Theorems 1, 2 and 4, which the p-values rest on, are proved in docs/simultaneous-bound.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Protocol, Self
@@ -15,13 +17,19 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
 from coalmine.stats.nulls import DependentNull, Null
-from coalmine.stats.ranks import balanced, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
 from coalmine.stats.tradeoff import NODES, WEIGHTS, ApproximateDP, BetaPair, Curve, quantiles
 
 Design = Literal["fixed", "coin-flips"]
 """How members were chosen: in fixed numbers, or each canary by its own fair coin flip."""
+
+Tails = tuple[Floats, Ints, Ints]
+"""Thresholds, numbers of guesses, and numbers of right guesses."""
+
+# With fewer, no test could reject anything at the significance that its share of the grid leaves it.
+_MIN_GUESSES = 16
+_MIN_MEMBERS = 8
 
 # Guesses in both tails see twice the evidence if the mechanism is symmetric, as Gaussian noise is, so they get more of
 # the significance than the single thresholds (weight 1), which also work for asymmetric mechanisms.
@@ -33,29 +41,28 @@ CURVE_GUESSES = 0.75
 
 
 class Tests(Protocol):
-    """A family of tests fixed before the scores were seen."""
+    """A family of tests fixed before the scores were seen.
 
-    @property
-    def thresholds(self) -> Floats:
-        """The score at which each test looks, shape (tests,)."""
+    Attributes:
+        thresholds: The score at which each test looks, shape (tests,).
+        weight: The family's share of the significance, relative to other families.
+    """
+
+    thresholds: Floats
+    weight: float
+
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-value of each test, or an upper limit on it, shape (tests,)."""
         ...
 
-    @property
-    def weight(self) -> float:
-        """The family's share of the significance, relative to other families."""
-        ...
-
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-values of the tests at ``indices``, or upper limits on them."""
-        ...
-
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        ...
+    def margins(self, claim: Curve, level: float) -> Floats:
+        """Return ln(p/level) for each test: at most 0 where it rejects the claim at significance ``level``."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.p_values(claim) / level)
 
 
 @dataclass(frozen=True)
-class ObservedThresholds:
+class ObservedThresholds(Tests):
     """Tests at single thresholds, each the score of the v-th best of m members.
 
     If a of the n non-members score at least as high, the p-value is P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), which is
@@ -77,21 +84,13 @@ class ObservedThresholds:
         v, a = rank.astype(np.float64), above.astype(np.float64)
         return cls(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
 
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-values of the tests at ``indices``; 1 if every non-member scores at least as high."""
-        return np.where(self.beaten[indices], 1.0, self.pairs.probability_below(claim, indices))
-
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        # Most tests are far from rejecting, which a lower limit on the p-value shows without an integral.
-        rejected = self.pairs.probability_at_least(claim, indices) <= level
-        if rejected.any():
-            rejected[rejected] = self.p_values(claim, indices[rejected]) <= level
-        return rejected
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-values; 1 if every non-member scores at least as high."""
+        return np.where(self.beaten, 1.0, self.pairs.probability_below(claim))
 
 
 @dataclass(frozen=True)
-class KnownNullThresholds:
+class KnownNullThresholds(Tests):
     """The same tests with an exact false positive rate; the p-value is P(Beta(v, m−v+1) ≤ curve(FPR)).
 
     If scores share a random quantity, FPR and TNR have one column for each part of its values, and the p-value is the
@@ -121,16 +120,12 @@ class KnownNullThresholds:
         log_fpr, log_tnr = null.log_sf(thresholds)[:, None], null.log_cdf(thresholds)[:, None]
         return cls(thresholds, rank, members, log_fpr, log_tnr, np.ones(1))
 
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-values of the tests at ``indices``."""
-        allowed = claim.tpr_at_tails(self.log_fpr[indices], self.log_tnr[indices])
-        v = self.rank[indices, None]
-        result: Floats = np.maximum(special.betainc(v, self.members - v + 1, allowed) @ self.shares, self.floor)
-        return result
-
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        return self.p_values(claim, indices) <= level
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-values."""
+        allowed = claim.tpr_at_tails(self.log_fpr, self.log_tnr)
+        v = self.rank[:, None]
+        means = special.betainc(v, self.members - v + 1, allowed) @ self.shares
+        return np.asarray(np.maximum(means, self.floor))
 
 
 def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
@@ -139,7 +134,7 @@ def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
 
 
 @dataclass(frozen=True)
-class TwoTails:
+class TwoTails(Tests):
     """Tests that guess "member" for the r top scores of all canaries and "non-member" for the r bottom ones.
 
     ``right`` of the ``guesses`` = 2r guesses are right. Under (ε, δ)-DP each guess is right with probability at most
@@ -155,20 +150,30 @@ class TwoTails:
     design: Design
     weight: float = TWO_TAILS_WEIGHT
 
-    def p_values(self, claim: Curve, indices: Ints) -> Floats:
-        """Return the p-values of the tests at ``indices``; with fixed numbers, the claim must be an `ApproximateDP`."""
-        guesses, right = self.guesses[indices], self.right[indices]
-        if self.design == "coin-flips":
-            if isinstance(claim, ApproximateDP):
-                return tail_probability(guesses, right, self.canaries, claim)
-            return curve_tail_probability(guesses, right, self.canaries, claim)
-        if not isinstance(claim, ApproximateDP):
+    def p_values(self, claim: Curve) -> Floats:
+        """Return the p-values; with fixed numbers, the claim must be an `ApproximateDP`."""
+        fixed = self.design == "fixed"
+        if isinstance(claim, ApproximateDP):
+            return tail_probability(self.guesses, self.right, self.canaries, claim, fixed_numbers=fixed)
+        if fixed:
             raise TypeError(f"with fixed numbers of members, two-tailed guesses test (ε, δ)-DP only, got {claim}")
-        return tail_probability(guesses, right, self.canaries, claim, fixed_numbers=True)
+        return curve_tail_probability(self.guesses, self.right, self.canaries, claim)
 
-    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
-        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
-        return self.p_values(claim, indices) <= level
+
+def two_tailed_tests(scores: Scores, design: Design) -> TwoTails:
+    """Return the two-tailed tests at a grid of numbers of guesses, up to half of the canaries."""
+    members, nonmembers, kept = guessing_scores(scores, design)
+    canaries = members.size + nonmembers.size
+    # Leaving out part of the larger side makes these tests weaker than the thresholds, which use all scores.
+    return TwoTails(*both_tails(members, nonmembers, canaries // 2), canaries, design, TWO_TAILS_WEIGHT * kept)
+
+
+def two_tailed_curve_test(scores: Scores) -> TwoTails:
+    """Return the two-tailed test of any curve at one number of guesses, for members chosen by coin flips."""
+    members, nonmembers, _ = guessing_scores(scores, "coin-flips")
+    canaries = members.size + nonmembers.size
+    tails = both_tails(members, nonmembers, int(CURVE_GUESSES * canaries), ratio=np.inf)
+    return TwoTails(*tails, canaries, "coin-flips")
 
 
 def tail_probability(
@@ -198,20 +203,19 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
     canaries lie in the two tails of total probability V, and a share f(x)/V of what is there is guessed right
     (docs/simultaneous-bound.md, Theorem 4). The number of guesses must be smaller than the number of canaries.
     """
-    total, correct = guesses.astype(np.float64)[:, None], right.astype(np.float64)[:, None]
+    total, correct = guesses.astype(np.float64), right.astype(np.float64)
     a, b = total + 1, canaries - total
-    edges = np.sort(quantiles(a[:, 0], b[:, 0]), axis=1)
+    edges = quantiles(a, b)
     # A curve with f(0) > 0 gives the canaries in its first part away: their share of right guesses has a kink there.
-    edges = np.sort(np.append(edges, np.clip(claim.tpr(np.zeros((edges.shape[0], 1))), edges[:, :1], edges[:, -1:]), 1))
+    kink = np.clip(claim.tpr(np.zeros(a.size)), edges.min(axis=1), edges.max(axis=1))
+    edges = np.sort(np.column_stack([edges, kink]), axis=1)
     width = np.diff(edges, axis=1)[..., None]
     v = edges[:, :-1, None] + width * (NODES + 1) / 2
-    log_density = special.xlogy(a - 1, v.reshape(a.size, -1)) + special.xlog1py(b - 1, -v.reshape(a.size, -1))
-    density = np.exp(log_density - special.betaln(a, b)).reshape(v.shape)
+    a, b, total, correct = (values[:, None, None] for values in (a, b, total, correct))
+    density = np.exp(special.xlogy(a - 1, v) + special.xlog1py(b - 1, -v) - special.betaln(a, b))
     wrong = np.clip(_fpr_of_both_tails(claim, v) / v, 0, 1)
-    needed, others = np.maximum(correct, 1)[..., None], (total - correct + 1)[..., None]
-    tail = np.where(correct[..., None] > 0, special.betaincc(others, needed, wrong), 1.0)
-    result: Floats = np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2
-    return np.clip(result, 0.0, 1.0)
+    tail = np.where(correct > 0, special.betaincc(total - correct + 1, np.maximum(correct, 1), wrong), 1.0)
+    return np.asarray(np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0))
 
 
 def _fpr_of_both_tails(claim: Curve, both: Floats) -> Floats:
@@ -236,14 +240,12 @@ def fixed_numbers_factor(
     n = float(canaries)
     few = binomial_cdf((guesses if most is None else most) / 2 - 1, n, 0.5)
     central = central_probability(np.maximum(n - 4 * q * (1 - q) * guesses - given_away, 0))
-    result: Floats = (central + 4 * few) / central_probability(np.array(n))
-    return result
+    return np.asarray((central + 4 * few) / central_probability(np.array(n)))
 
 
 def central_probability(x: Floats) -> Floats:
     """Return B(x) = Γ((x+1)/2) / (√π Γ(x/2+1)), which for even x is the central probability of Binomial(x, ½)."""
-    result: Floats = np.exp(special.gammaln((x + 1) / 2) - special.gammaln(x / 2 + 1)) / np.sqrt(np.pi)
-    return result
+    return np.asarray(np.exp(special.gammaln((x + 1) / 2) - special.gammaln(x / 2 + 1)) / np.sqrt(np.pi))
 
 
 @lru_cache(maxsize=64)
@@ -259,15 +261,6 @@ def binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, F
     return values[weights > 0], weights[weights > 0]
 
 
-def check_coin_flips(members: int, nonmembers: int) -> None:
-    """Raise `InputError` if fair coin flips give such numbers of members less than once in a million times."""
-    if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
-        raise InputError(
-            f"{members} members and {nonmembers} non-members cannot be the outcome of fair coin flips; use the design "
-            "'fixed' if the numbers were fixed"
-        )
-
-
 def guessing_scores(scores: Scores, design: Design) -> tuple[Floats, Floats, float]:
     """Return the members and non-members to guess about, and their share of all scores.
 
@@ -281,17 +274,97 @@ def guessing_scores(scores: Scores, design: Design) -> tuple[Floats, Floats, flo
     return members, nonmembers, (members.size + nonmembers.size) / (scores.members.size + scores.observed.size)
 
 
-def two_tailed_tests(scores: Scores, design: Design) -> TwoTails:
-    """Return the two-tailed tests at a grid of numbers of guesses, up to half of the canaries."""
-    members, nonmembers, kept = guessing_scores(scores, design)
-    canaries = members.size + nonmembers.size
-    # Leaving out part of the larger side makes these tests weaker than the thresholds, which use all scores.
-    return TwoTails(*both_tails(members, nonmembers, canaries // 2), canaries, design, TWO_TAILS_WEIGHT * kept)
+def check_coin_flips(members: int, nonmembers: int) -> None:
+    """Raise `InputError` if fair coin flips give such numbers of members less than once in a million times."""
+    if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
+        raise InputError(
+            f"{members} members and {nonmembers} non-members cannot be the outcome of fair coin flips; use the design "
+            "'fixed' if the numbers were fixed"
+        )
 
 
-def two_tailed_curve_test(scores: Scores) -> TwoTails:
-    """Return the two-tailed test of any curve at one number of guesses, for members chosen by coin flips."""
-    members, nonmembers, _ = guessing_scores(scores, "coin-flips")
-    canaries = members.size + nonmembers.size
-    tails = both_tails(members, nonmembers, int(CURVE_GUESSES * canaries), ratio=np.inf)
-    return TwoTails(*tails, canaries, "coin-flips")
+def member_ranks(members: int) -> Ints:
+    """Return ranks of members from the top, dense toward both ends: m/2ⁱ, m − m/2ⁱ, and m itself."""
+    outer = _falling(members, _MIN_MEMBERS, 2)
+    ranks = np.unique(np.concatenate([outer, members - outer, [members]]))
+    return ranks[ranks > 0]
+
+
+def _falling(top: int, least: int, ratio: float) -> Ints:
+    """Return top, top/ratio, top/ratio², … down to ``least``, rounded; empty if ``top`` is below ``least``."""
+    steps = np.arange(0 if top < least else int(np.log(top / least) / np.log(ratio)) + 1)
+    return np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64))
+
+
+def both_tails(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
+    """Count right guesses of "member" for the top r scores and "non-member" for the bottom r, for a grid of 2r ≤ most.
+
+    The scores must be sorted. Ties are resolved against the guesser.
+    """
+    each = np.unique(_falling(most, _MIN_GUESSES, ratio) // 2)
+    top = _among_extremes(members, nonmembers, each)
+    bottom = _among_extremes(nonmembers, members, each, lowest=True)
+    return _kth_largest(members, nonmembers, each, top), 2 * each, top + bottom
+
+
+def top_ranks(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
+    """Count right guesses of "member" for the top r scores, abstaining on the rest, for a grid of r ≤ most."""
+    guesses = _falling(most, _MIN_GUESSES, ratio)
+    right = _among_extremes(members, nonmembers, guesses)
+    return _kth_largest(members, nonmembers, guesses, right), guesses, right
+
+
+def _among_extremes(wanted: Floats, others: Floats, r: Ints, *, lowest: bool = False) -> Ints:
+    """Return how many of the r largest (or lowest) scores of both sides are ``wanted``; ties go to the others."""
+    # A bisection for each r. The place of the j-th wanted score is j plus the number of others ahead of it, and grows
+    # with j. Looking at a few places only, it takes no time even for millions of sorted scores.
+    low, high = np.zeros_like(r), np.minimum(r, wanted.size)
+    while np.any(low < high):
+        j = (low + high + 1) // 2
+        nth = np.maximum(j, 1)
+        if lowest:
+            ahead = np.searchsorted(others, wanted[nth - 1], side="right")
+        else:
+            ahead = others.size - np.searchsorted(others, wanted[wanted.size - nth], side="left")
+        fits = (j == low) | (j + ahead <= r)
+        low, high = np.where(fits, j, low), np.where(fits, high, j - 1)
+    return low
+
+
+def _kth_largest(first: Floats, second: Floats, r: Ints, from_first: Ints) -> Floats:
+    """Return the r-th largest score of both sides, if ``from_first`` of the r largest are in ``first``."""
+    from_second = r - from_first
+    a = np.where(from_first > 0, first[first.size - np.maximum(from_first, 1)], np.inf)
+    b = np.where(from_second > 0, second[second.size - np.maximum(from_second, 1)], np.inf)
+    return np.minimum(a, b)
+
+
+def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.random.Generator:
+    """Return a generator for random choices among sorted scores, seeded by ``seed`` and by the order of the scores."""
+    # A constant seed would pick the same ranks in every audit, so a "random subset" of sorted scores would be a fixed
+    # set of order statistics and not a sample. Hashing the order of members among non-members avoids that, and keeps
+    # results reproducible and invariant under monotone transformations of the scores.
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(np.searchsorted(nonmembers, members, side="left").astype("<i8").tobytes())
+    digest.update(np.searchsorted(nonmembers, members, side="right").astype("<i8").tobytes())
+    digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
+    return np.random.default_rng([seed, int.from_bytes(digest.digest(), "little")])
+
+
+def balanced(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
+    """Return equally many scores of both sides, sorted; the larger side is reduced to a random subset."""
+    size = min(members.size, nonmembers.size)
+    if members.size == nonmembers.size:
+        return members, nonmembers
+    rng = random_choice(members, nonmembers)
+    larger = max(members, nonmembers, key=np.size)
+    subset = larger[np.sort(rng.choice(larger.size, size, replace=False, shuffle=False))]
+    return (subset, nonmembers) if members.size > size else (members, subset)
+
+
+def halves(members: Floats, nonmembers: Floats, seed: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Return two random halves of members and non-members; the second half gets the odd ones."""
+    rng = random_choice(members, nonmembers, seed)
+    m, n = members.size // 2, nonmembers.size // 2
+    members, nonmembers = rng.permutation(members), rng.permutation(nonmembers)
+    return (members[:m], nonmembers[:n]), (members[m:], nonmembers[n:])

@@ -1,15 +1,15 @@
-"""From error rates and counts to ε, at one threshold that was fixed before the scores were seen.
+"""From error rates and counts to ε.
 
 (ε, δ)-DP limits the true positive rate of every attack in terms of its false positive rate (Kairouz, Oh & Viswanath,
-2015). Turning that around, observed rates give a lower bound on ε once their sampling error is accounted for.
+2015). Turning that around, the rates observed at a threshold give a lower bound on ε once their sampling error is
+accounted for, provided that the threshold was fixed before the scores were seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,10 +18,9 @@ from scipy import special
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
 from coalmine.stats.epsilon import INDEPENDENT, Estimate
-from coalmine.stats.search import largest
-from coalmine.stats.tradeoff import ApproximateDP, BetaPair
 
-Interval = Literal["clopper-pearson", "jeffreys", "katz-log", "joint-beta"]
+if TYPE_CHECKING:
+    from coalmine.stats.scores import Scores
 
 
 def epsilon_from_rates(tpr: ArrayLike, fpr: ArrayLike, delta: float = 0.0) -> Floats:
@@ -58,20 +57,7 @@ def epsilon_from_rates(tpr: ArrayLike, fpr: ArrayLike, delta: float = 0.0) -> Fl
 def epsilon_from_log_rates(
     log_tpr: ArrayLike, log_fnr: ArrayLike, log_fpr: ArrayLike, log_tnr: ArrayLike, delta: float = 0.0
 ) -> Floats:
-    """Compute `epsilon_from_rates` from logarithms, accurate even where a rate itself would underflow.
-
-    Args:
-        log_tpr: ln TPR, any shape.
-        log_fnr: ln(1 − TPR).
-        log_fpr: ln FPR.
-        log_tnr: ln(1 − FPR).
-        delta: The δ at which ε is stated, in [0, 1).
-
-    Returns:
-        ε, elementwise.
-
-    Raises:
-        InputError: If ``delta`` is out of range.
+    """Compute `epsilon_from_rates` from ln TPR, ln(1 − TPR), ln FPR and ln(1 − FPR), which cannot underflow.
 
     Example:
         >>> round(float(epsilon_from_log_rates(np.log(0.5), np.log(0.5), -2000.0, 0.0)), 2)
@@ -144,25 +130,18 @@ class Counts:
         return float(epsilon_from_rates(self.tp / self.members, self.fp / self.nonmembers, delta))
 
 
-def rate_bounds(
-    successes: ArrayLike, trials: ArrayLike, significance: float, interval: Interval = "clopper-pearson"
-) -> tuple[Floats, Floats]:
-    """Compute one-sided confidence bounds on a binomial rate.
+def rate_bounds(successes: ArrayLike, trials: ArrayLike, significance: float) -> tuple[Floats, Floats]:
+    """Compute one-sided Clopper–Pearson bounds on a binomial rate.
 
-    Clopper–Pearson bounds are exact: for every rate, each fails with probability at most ``significance``. Jeffreys
-    bounds fail with about that probability on average over rates, and slightly more often for some.
+    They are exact: for every rate, each of them fails with probability at most ``significance``.
 
     Args:
         successes: Number of successes, any shape.
         trials: Number of trials, broadcastable to ``successes``.
         significance: Probability with which each of the two bounds may fail.
-        interval: ``"clopper-pearson"`` or ``"jeffreys"``.
 
     Returns:
         Lower and upper bounds, elementwise. Together they are an interval of confidence ``1 - 2 * significance``.
-
-    Raises:
-        InputError: If ``interval`` is neither of the two.
 
     Example:
         >>> lower, upper = rate_bounds(3, 10, significance=0.05)
@@ -170,49 +149,33 @@ def rate_bounds(
         '0.087 0.607'
     """
     k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
-    shift = {"clopper-pearson": 0.0, "jeffreys": 0.5}.get(interval)
-    if shift is None:
-        raise InputError(f"interval must be clopper-pearson or jeffreys for a single rate, got {interval!r}")
-    # Clopper–Pearson: Beta(k, n−k+1) below and Beta(k+1, n−k) above; Jeffreys: Beta(k+½, n−k+½) for both. The
-    # maximum only keeps the parameters positive in entries that np.where then replaces.
-    hits, misses = np.maximum(k, 0.5), np.maximum(n - k, 0.5)
-    lower = np.where(k > 0, special.betaincinv(hits + shift, n - k + 1 - shift, significance), 0.0)
-    upper = np.where(k < n, special.betainccinv(k + 1 - shift, misses + shift, significance), 1.0)
+    # Quantiles of Beta(k, n−k+1) below and Beta(k+1, n−k) above. The maximum only keeps the parameters positive in
+    # entries that np.where then replaces.
+    lower = np.where(k > 0, special.betaincinv(np.maximum(k, 0.5), n - k + 1, significance), 0.0)
+    upper = np.where(k < n, special.betainccinv(k + 1, np.maximum(n - k, 0.5), significance), 1.0)
     return lower, upper
 
 
 def epsilon_from_counts(
-    counts: Counts,
-    *,
-    delta: float = 0.0,
-    confidence: float = 0.95,
-    interval: Interval = "clopper-pearson",
-    threshold: float | None = None,
+    counts: Counts, *, delta: float = 0.0, confidence: float = 0.95, threshold: float | None = None
 ) -> Estimate:
-    """Compute an interval for ε from the counts at one threshold.
+    """Compute a lower bound on ε from the counts at one threshold (Jagielski et al., 2020).
 
-    Assumes independent scores, and a threshold that was fixed before the scores were seen. Only ``clopper-pearson``
-    is then a lower bound; the other intervals are approximations or Bayesian:
-
-    * ``clopper-pearson``: exact bounds on both error rates, each at half the significance (Jagielski et al., 2020).
-    * ``jeffreys``: the same with Jeffreys bounds (Zanella-Béguelin et al., 2022).
-    * ``katz-log``: normal approximation of the log ratio of rates (Katz et al., 1978; Lu et al., 2022).
-    * ``joint-beta``: posterior probability of the (ε, δ) region under Jeffreys priors on both rates
-      (Zanella-Béguelin et al., 2022).
+    Exact bounds on both error rates, each at half the significance. Valid for every mechanism if the scores are
+    independent and the threshold was fixed before they were seen.
 
     Args:
         counts: Confusion matrix at the threshold.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of ``lower`` alone and of ``upper`` alone, in [0.5, 1). Ask for 0.975 to get a two-sided
             interval of 95%.
-        interval: One of the four intervals above.
         threshold: The threshold, recorded in the result.
 
     Returns:
-        The interval. Its ``epsilon`` is the lower bound if that is valid, otherwise the ε of the observed rates.
+        The bound, with the upper end of the interval for what this attack shows.
 
     Raises:
-        InputError: If ``interval`` is unknown, or ``delta`` or ``confidence`` is out of range.
+        InputError: If ``delta`` or ``confidence`` is out of range.
 
     Example:
         >>> bound = epsilon_from_counts(Counts(tp=300, fn=700, fp=50, tn=950), delta=1e-5)
@@ -221,18 +184,17 @@ def epsilon_from_counts(
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    if interval not in _BOUNDS:
-        raise InputError(f"interval must be one of {', '.join(_BOUNDS)}, got {interval!r}")
-    lower, upper = _BOUNDS[interval](counts, delta, alpha)
-    valid = interval == "clopper-pearson"
+    tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2)
+    fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2)
+    lower = float(epsilon_from_rates(tpr_low, fpr_high, delta))
     return Estimate(
-        method=interval,
-        epsilon=lower if valid else counts.plug_in(delta),
+        method="clopper-pearson",
+        epsilon=lower,
         lower=lower,
-        upper=upper,
+        upper=float(epsilon_from_rates(tpr_high, fpr_low, delta)),
         confidence=confidence,
         delta=delta,
-        valid=valid,
+        valid=True,
         threshold=threshold,
         assumes=f"{INDEPENDENT}; the threshold was fixed before they were seen",
     )
@@ -261,58 +223,59 @@ def plug_in(counts: Counts, *, delta: float = 0.0, threshold: float | None = Non
     return Estimate("plug-in", counts.plug_in(delta), delta=delta, threshold=threshold, assumes=INDEPENDENT)
 
 
-def _separate(interval: Interval) -> Callable[[Counts, float, float], tuple[float, float]]:
-    """Return a function that bounds both rates, each at half the significance, and converts them to ε."""
+def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
+    """Return every distinct threshold from the highest down, and the ε of the rates observed there.
 
-    def bounds(counts: Counts, delta: float, alpha: float) -> tuple[float, float]:
-        tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2, interval)
-        fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2, interval)
-        return (
-            float(epsilon_from_rates(tpr_low, fpr_high, delta)),
-            float(epsilon_from_rates(tpr_high, fpr_low, delta)),
-        )
-
-    return bounds
-
-
-def _katz_log(counts: Counts, delta: float, alpha: float) -> tuple[float, float]:
-    """Return the larger of the Katz intervals for ln((TPR − δ)/FPR) and ln((TNR − δ)/FNR)."""
-    z = -float(special.ndtri(alpha))
-    ends = []
-    for right, wrong, rights, wrongs in (
-        (counts.tp, counts.fp, counts.members, counts.nonmembers),
-        (counts.tn, counts.fn, counts.nonmembers, counts.members),
-    ):
-        rate = right / rights
-        if rate <= delta:
-            ends.append((0.0, 0.0))
-        elif wrong == 0:
-            ends.append((0.0, math.inf))
-        else:
-            # The variance of ln(rate − δ) by the delta method; δ = 0 gives Katz's formula.
-            variance = rate * (1 - rate) / (rights * (rate - delta) ** 2) + 1 / wrong - 1 / wrongs
-            center = math.log(rate - delta) - math.log(wrong / wrongs)
-            ends.append((center - z * math.sqrt(variance), center + z * math.sqrt(variance)))
-    return max(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
+    A ratio whose denominator was counted as 0 carries no information and is skipped; ε is infinite only at a threshold
+    that makes no error at all.
+    """
+    thresholds, tp, fp = scores.all_counts
+    fn = scores.members.size - tp
+    perfect = (fp == 0) & (fn == 0)
+    with np.errstate(divide="ignore"):
+        log_tpr, log_fnr = np.log(tp / scores.members.size), np.log(fn / scores.members.size)
+        log_fpr, log_tnr = np.log(fp / scores.observed.size), np.log1p(-fp / scores.observed.size)
+    # A numerator of −∞ disables a ratio.
+    log_tpr = np.where((fp > 0) | perfect, log_tpr, -np.inf)
+    log_tnr = np.where((fn > 0) | perfect, log_tnr, -np.inf)
+    return thresholds, epsilon_from_log_rates(log_tpr, log_fnr, log_fpr, log_tnr, delta)
 
 
-def _joint_beta(counts: Counts, delta: float, alpha: float) -> tuple[float, float]:
-    """Return the ε whose (ε, δ) region has posterior probability α, and the one with 1 − α."""
-    cells = (counts.tp, counts.fn, counts.fp, counts.tn)
-    rates = BetaPair(*(np.array([cell + 0.5]) for cell in cells))
+def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
+    """Compute the largest plug-in ε over all thresholds, as CANIFE does (Maddock et al., 2023, Algorithm 2).
 
-    def posterior(epsilon: float) -> float:
-        return float(rates.probability_below(ApproximateDP(epsilon, delta))[0])
+    An estimate, biased upward, because the threshold is chosen on the scores that it is evaluated on. For the same
+    reason its Clopper–Pearson interval is too narrow: it would be right only for a threshold fixed in advance.
 
-    return (
-        largest(lambda epsilon: posterior(epsilon) <= alpha),
-        largest(lambda epsilon: posterior(epsilon) <= 1 - alpha),
+    Args:
+        scores: Scores of members and of observed non-members.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Nominal confidence of the two-sided interval, in [0.5, 1).
+
+    Returns:
+        The estimate with its threshold; infinite only if that threshold makes no error at all.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range, or the scores have a known null.
+
+    Example:
+        >>> from coalmine.stats import Scores
+        >>> estimate = best_threshold(Scores([0.5, 3.0, 4.0], [0.0, 1.0, 2.0]), delta=0.0)
+        >>> round(estimate.epsilon, 3), estimate.threshold, estimate.valid  # ln(TNR / FNR) = ln 3
+        (1.099, 3.0, False)
+    """
+    check_confidence(confidence)
+    thresholds, epsilon = epsilon_by_threshold(scores, delta=delta)
+    threshold = float(thresholds[int(np.argmax(epsilon))])
+    interval = epsilon_from_counts(scores.counts(threshold), delta=delta, confidence=(1 + confidence) / 2)
+    return Estimate(
+        method="best-threshold",
+        epsilon=float(np.max(epsilon)),
+        lower=interval.lower,
+        upper=interval.upper,
+        confidence=confidence,
+        delta=delta,
+        threshold=threshold,
+        assumes="the threshold had been fixed in advance, which it was not",
+        few_scores=scores.few,
     )
-
-
-_BOUNDS: dict[Interval, Callable[[Counts, float, float], tuple[float, float]]] = {
-    "clopper-pearson": _separate("clopper-pearson"),
-    "jeffreys": _separate("jeffreys"),
-    "katz-log": _katz_log,
-    "joint-beta": _joint_beta,
-}

@@ -13,8 +13,6 @@ from coalmine.errors import InputError
 from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
 
-_PART = 1 << 18  # thresholds whose hull is computed at once
-
 FEW = 80
 """Fewer scores than this are too few for estimates and for tests of normality.
 
@@ -90,34 +88,26 @@ class Scores:
         # Two sorted runs: a stable sort merges them in linear time.
         order = np.argsort(pooled, kind="stable")[::-1]
         pooled, is_member = pooled[order], order < self.members.size
-        del order  # of ten million scores, every array takes 80 MB
         last_of_tie = np.flatnonzero(np.append(pooled[1:] != pooled[:-1], True))
-        pooled = pooled[last_of_tie]
         tp = np.cumsum(is_member, dtype=np.int64)[last_of_tie]
-        last_of_tie += 1
-        last_of_tie -= tp
-        return pooled, tp, last_of_tie
+        return pooled[last_of_tie], tp, last_of_tie + 1 - tp
 
     @cached_property
-    def hull_counts(self) -> tuple[Floats, Ints, Ints]:
-        """Thresholds, TP and FP at the corners of the ROC curve's convex hull, from threshold +∞ down.
+    def roc(self) -> tuple[Floats, Floats]:
+        """(FPR, TPR) at the corners of the ROC curve's convex hull, from (0, 0) to (1, 1).
 
         The hull is what an attacker reaches by randomizing between two thresholds.
         """
-        thresholds, tp, fp = self.all_counts
-        # A corner of the whole curve is one of its part, too. Part by part, the work needs little memory.
-        parts = [_corners(tp[i : i + _PART], fp[i : i + _PART]) + i for i in range(0, tp.size, _PART)]
-        candidates = np.concatenate(parts)
-        thresholds, tp, fp = thresholds[candidates], tp[candidates], fp[candidates]
-        thresholds, tp, fp = np.append(np.inf, thresholds), np.append(0, tp), np.append(0, fp)
-        corners = _corners(tp, fp)
-        return thresholds[corners], tp[corners], fp[corners]
-
-    @property
-    def roc(self) -> tuple[Floats, Floats]:
-        """(FPR, TPR) at the corners of the ROC curve's convex hull, from (0, 0) to (1, 1)."""
-        _, tp, fp = self.hull_counts
-        return fp / self.observed.size, tp / self.members.size
+        _, tp, fp = self.all_counts
+        tp, fp = np.append(0, tp), np.append(0, fp)
+        corners = np.arange(tp.size)
+        # Drop every point at which the curve does not turn right, for all of them at once, until none is left.
+        while True:
+            dx, dy = np.diff(fp[corners]), np.diff(tp[corners])
+            turns = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]
+            if turns.all():
+                return fp[corners] / self.observed.size, tp[corners] / self.members.size
+            corners = corners[np.concatenate([[True], turns, [True]])]
 
     @property
     def auroc(self) -> float:
@@ -138,18 +128,6 @@ class Scores:
         _, tp, fp = self.all_counts
         right = np.append(0, tp - fp).max() + self.observed.size
         return float(right / (self.members.size + self.observed.size))
-
-
-def _corners(tp: Ints, fp: Ints) -> Ints:
-    """Return the indices of the corners of a curve's convex hull, including both ends."""
-    indices = np.arange(tp.size)
-    # Drop every point at which the curve does not turn right, for all of them at once, until none is left.
-    while True:
-        dx, dy = np.diff(fp[indices]), np.diff(tp[indices])
-        turns = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]
-        if turns.all():
-            return indices
-        indices = indices[np.concatenate([[True], turns, [True]])]
 
 
 def _sorted(name: str, values: ArrayLike) -> Floats:

@@ -19,16 +19,14 @@ from coalmine.errors import (
     check_delta,
     check_number,
 )
-from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
+from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate, largest
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import Design, Tests, threshold_tests, two_tailed_curve_test, two_tailed_tests
-from coalmine.stats.ranks import halves
+from coalmine.stats.joint_boundary import JointBoundary
+from coalmine.stats.rank_tests import Design, Tests, halves, threshold_tests, two_tailed_curve_test, two_tailed_tests
 from coalmine.stats.scores import Scores
-from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters
-from coalmine.stats.walk import Walk
 
-# The walk's boundary is that of single tests at this share of the whole significance. A lower level would favor larger
+# The joint boundary is that of single tests at this share of the whole significance. A lower level would favor larger
 # numbers of guesses over smaller ones. Chosen by simulation; the test is valid for any value.
 _BOUNDARY_LEVEL = 0.4
 
@@ -42,6 +40,7 @@ def simultaneous(
     confidence: float = 0.95,
     design: Design = "fixed",
     copies: int = 1,
+    stricter: bool = False,
 ) -> Estimate:
     """Compute a lower bound on ε that is valid for every threshold it looks at: the recommended estimator.
 
@@ -55,6 +54,7 @@ def simultaneous(
         design: How members were chosen. ``"fixed"`` assumes nothing about their number. ``"coin-flips"`` says that
             each canary was inserted by its own fair coin flip, which makes the two-tailed test slightly sharper.
         copies: How often each member was inserted; the bound is for one copy, by group privacy.
+        stricter: Whether to state the bound at higher confidences too, for results that are judged together.
 
     Returns:
         A valid bound, ``"simultaneous"`` or, with a known null, ``"exact-null"``.
@@ -71,14 +71,15 @@ def simultaneous(
     """
     check_delta(delta)
     check_count("copies", copies)
-    alpha = 1 - check_confidence(confidence)
-    families = _dp_families(scores, design, alpha, delta)
+    check_confidence(confidence)
 
-    def claim(epsilon: float) -> Curve:
-        return ApproximateDP(*group_parameters(epsilon, delta, copies))
+    def bound_at(confidence: float, near: float | None = None) -> tuple[float, float | None]:
+        alpha = 1 - confidence
+        families = _dp_families(scores, design, alpha, delta)
+        return largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)), near)
 
-    lower, threshold = largest_rejected(families, alpha, claim)
-    return Estimate.bound(
+    lower, threshold = bound_at(confidence)
+    bound = Estimate.bound(
         "simultaneous" if scores.null is None else "exact-null",
         lower,
         delta=delta,
@@ -86,6 +87,7 @@ def simultaneous(
         assumes=_ASSUMES[design] if scores.null is None else f"{INDEPENDENT}; their null distribution is exact",
         threshold=threshold,
     )
+    return bound.with_stricter(lambda level: bound_at(level, near=lower)[0]) if stricter else bound
 
 
 def refutes(
@@ -128,8 +130,8 @@ def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidenc
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
-        claim: The claimed trade-off curve. (ε, δ)-DP is tested by the walk and at single thresholds, other curves by
-            guesses about three quarters of the canaries (coin flips only) and at single thresholds.
+        claim: The claimed trade-off curve. (ε, δ)-DP is tested by the joint boundary and at single thresholds, other
+            curves by guesses about three quarters of the canaries (coin flips only) and at single thresholds.
         design: How members were chosen, as in `simultaneous`.
         confidence: Confidence around which the test is most powerful, in [0.5, 1); for (ε, δ)-DP, a p-value of at most
             ``1 - confidence`` means the same as `refutes`.
@@ -256,74 +258,77 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     alpha = 1 - check_confidence(confidence)
     if min(scores.members.size, scores.observed.size) < 2:
         raise NotApplicableError("split needs at least two members and two non-members")
-    first, second = halves(scores.members, scores.observed, seed)
+    first, second = (
+        [two_tailed_tests(half, "fixed"), threshold_tests(half)]
+        for half in (Scores(*half) for half in halves(scores.members, scores.observed, seed))
+    )
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
 
-    candidates = _single_tests(Scores(*first))
-    _, best = _search(candidates, [alpha] * len(candidates), claim, relative=1e-3)
+    _, best = _search(first, [alpha] * len(first), claim, relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
-        family = _single_tests(Scores(*second))[best[0]]
+        family = second[best[0]]
         # The halves differ in size by at most one score, and their grids by at most one test.
         i = min(best[1], family.thresholds.size - 1)
-        lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([i]), alpha)[0]))
+        lower = largest(lambda epsilon: float(family.margins(claim(epsilon), alpha)[i]))
         threshold = float(family.thresholds[i])
     return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
 
 
 def largest_rejected(
-    families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve]
+    families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve], near: float | None = None
 ) -> tuple[float, float | None]:
     """Return the largest claim that some test rejects, and that test's threshold (None if no test rejects anything).
 
     It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
+    ``near`` is a guess at it, which saves time.
     """
-    bound, best = _search(families, significance_levels(families, alpha), claim)
+    bound, best = _search(families, significance_levels(families, alpha), claim, near=near)
     return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
 
 
-def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
-    """Return the smallest joint significance at which some test rejects the claim."""
-    p_values = [
-        float(np.min(family.p_values(claim, np.arange(family.thresholds.size)))) / share
-        for family, share in zip(families, significance_levels(families, 1.0), strict=True)
-        if family.thresholds.size
-    ]
-    return min([1.0, *p_values])
-
-
-def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
-    """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
-    return any(
-        bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
-        for family, level in zip(families, significance_levels(families, alpha), strict=True)
-        if family.thresholds.size
-    )
-
-
 def _search(
-    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], *, relative: float = 1e-10
+    families: Sequence[Tests],
+    levels: Sequence[float],
+    claim: Callable[[float], Curve],
+    *,
+    relative: float = 1e-10,
+    near: float | None = None,
 ) -> tuple[float, tuple[int, int] | None]:
     """Return the largest claim that some test rejects at its family's level, and that test as (family, index)."""
     bound, best = 0.0, None
     for f, (family, level) in enumerate(zip(families, levels, strict=True)):
-        live = np.arange(family.thresholds.size)
+        if family.thresholds.size == 0:
+            continue
 
-        def rejects(parameter: float, family: Tests = family, level: float = level) -> bool:
-            nonlocal live
-            rejecting = live[family.rejects(claim(parameter), live, level)] if live.size else live
-            if rejecting.size:
-                # A test that does not reject this claim rejects no larger one either, so it is never asked again.
-                live = rejecting
-            return bool(rejecting.size)
+        def margin(parameter: float, family: Tests = family, level: float = level) -> float:
+            return float(np.min(family.margins(claim(parameter), level)))
 
         # Starting at the bound of earlier families: a family that rejects nothing there cannot raise it.
-        reached = largest(rejects, floor=bound, relative=relative)
+        reached = largest(margin, floor=bound, relative=relative, near=near)
         if reached > bound:
-            bound, best = reached, (f, int(live[0]))
+            rejecting = family.margins(claim(reached), level) <= 0
+            bound, best = reached, (f, int(np.argmax(rejecting)))
     return bound, best
+
+
+def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
+    """Return the smallest joint significance at which some test rejects the claim."""
+    p_values = [1.0]
+    for family, share in zip(families, significance_levels(families, 1.0), strict=True):
+        if family.thresholds.size:
+            p_values.append(float(np.min(family.p_values(claim))) / share)
+    return min(p_values)
+
+
+def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
+    """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
+    for family, level in zip(families, significance_levels(families, alpha), strict=True):
+        if family.thresholds.size and np.any(family.margins(claim, level) <= 0):
+            return True
+    return False
 
 
 def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
@@ -334,11 +339,11 @@ def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float
 
 
 def _dp_families(scores: Scores, design: Design, alpha: float, delta: float) -> list[Tests]:
-    """Return the tests of (ε, δ)-DP; the walk's boundary is tuned to a joint significance and to ``delta``."""
+    """Return the tests of (ε, δ)-DP; the joint boundary is tuned to a joint significance and to ``delta``."""
     _check_design(design)
     if scores.null is not None:
         return [threshold_tests(scores)]
-    return [Walk.at(scores, design, level=_BOUNDARY_LEVEL * alpha, delta=delta), threshold_tests(scores)]
+    return [JointBoundary.at(scores, design, level=_BOUNDARY_LEVEL * alpha, delta=delta), threshold_tests(scores)]
 
 
 def _curve_families(scores: Scores, design: Design) -> list[Tests]:
@@ -347,11 +352,6 @@ def _curve_families(scores: Scores, design: Design) -> list[Tests]:
     if scores.null is not None or design == "fixed":
         return [threshold_tests(scores)]
     return [two_tailed_curve_test(scores), threshold_tests(scores)]
-
-
-def _single_tests(scores: Scores) -> list[Tests]:
-    """Return the tests among which `split` chooses."""
-    return [two_tailed_tests(scores, "fixed"), threshold_tests(scores)]
 
 
 def _check_design(design: Design) -> None:

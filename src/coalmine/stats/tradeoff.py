@@ -14,16 +14,16 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Floats, Ints
+from coalmine.arrays import Floats
 from coalmine.errors import check_count, check_delta, check_nonnegative
-from coalmine.stats.search import largest
+from coalmine.stats.epsilon import largest
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
 # smallest significance level in use.
+_LEVELS = np.array([1e-14, 1e-6, 0.02, 0.5])
 _LARGEST_EXPONENT = 700.0  # e^x overflows soon after
 _NOTICEABLE = 0.1  # change of a curve's logarithmic slope at which integrals are split
-_LEVELS = np.array([1e-14, 1e-6, 0.02, 0.5])
 
 
 class Curve(Protocol):
@@ -43,12 +43,17 @@ class Curve(Protocol):
 
     @property
     def kink(self) -> float:
-        """FPR at which integrals over the curve are split."""
+        """FPR at which TPR = 1 − FPR: there the two halves of a symmetric curve meet."""
         ...
+
+    @property
+    def kinks(self) -> Floats:
+        """FPRs at which integrals over the curve are split."""
+        return np.array([self.kink])
 
 
 @dataclass(frozen=True)
-class ApproximateDP:
+class ApproximateDP(Curve):
     """The claim of (ε, δ)-DP: TPR ≤ min(e^ε·FPR + δ, 1 − e^−ε·(1 − FPR − δ)) (Kairouz, Oh & Viswanath, 2015).
 
     Args:
@@ -91,7 +96,7 @@ class ApproximateDP:
 
 
 @dataclass(frozen=True)
-class GaussianDP:
+class GaussianDP(Curve):
     """The claim of μ-GDP, met by the Gaussian mechanism: TPR ≤ Φ(Φ⁻¹(FPR) + μ) (Dong, Roth & Su, 2019).
 
     Args:
@@ -127,7 +132,7 @@ class GaussianDP:
 
 
 @dataclass(frozen=True, eq=False)
-class PrivacyProfile:
+class PrivacyProfile(Curve):
     """The claim of (ε, δ)-DP for many pairs at once, as an accountant makes it: its δ at every ε.
 
     The curve is the lower envelope of the curves of all pairs. It lies above the curve of the mechanism that was
@@ -214,7 +219,7 @@ class PrivacyProfile:
 
 
 @dataclass(frozen=True)
-class GroupCurve:
+class GroupCurve(Curve):
     """The claim for several copies of a record: the curve of one copy applied once for each (Dong, Roth & Su, 2019).
 
     Args:
@@ -252,7 +257,15 @@ class GroupCurve:
     @cached_property
     def kink(self) -> float:
         """FPR at which TPR = 1 − FPR."""
-        return 1 - largest(lambda x: x <= 1 and bool(self.tpr(np.array(1 - x)) >= x))
+        return 1 - largest(lambda x: x - float(self.tpr(np.array(1 - x))) if x <= 1 else math.inf)
+
+    @cached_property
+    def kinks(self) -> Floats:
+        """FPRs that some copy's curve maps to a kink of the next one's."""
+        kinks = [self.curve.kinks]
+        for _ in range(self.copies - 1):
+            kinks.append(self.curve.fpr(kinks[-1]))
+        return np.concatenate(kinks)
 
 
 def group_parameters(epsilon: float, delta: float, copies: int) -> tuple[float, float]:
@@ -326,16 +339,15 @@ class BetaPair:
     a0: Floats
     b0: Floats
 
-    def probability_below(self, curve: Curve, indices: Ints | None = None) -> Floats:
-        """Return P(G ≤ curve(V)) for the pairs at ``indices``, or for all of them.
+    def probability_below(self, curve: Curve) -> Floats:
+        """Return P(G ≤ curve(V)) for every pair, shape (k,).
 
         One-dimensional Gauss–Legendre quadrature over the relatively narrower of the two variables. The pieces end at
         its quantiles, where the other variable's distribution function changes, and at the curve's kinks.
         """
-        pick = slice(None) if indices is None else indices
-        a, b, c, d, quantiles, other_quantiles = (array[pick] for array in self._prepared)
+        a, b, c, d, quantiles, other_quantiles = self._prepared
         mirrored = 1 - curve.tpr(1 - other_quantiles)
-        kinks = np.tile(_kinks(curve), (a.size, 1))
+        kinks = np.tile(curve.kinks, (a.size, 1))
         edges = np.clip(
             np.concatenate([quantiles, mirrored, kinks], axis=1),
             quantiles.min(axis=1)[:, None],
@@ -354,17 +366,6 @@ class BetaPair:
         total: Floats = np.einsum("kpn,kpn,n,kp->k", np.exp(log_density), below, WEIGHTS, width)
         return np.clip(total, 0, 1)
 
-    def probability_at_least(self, curve: Curve, indices: Ints) -> Floats:
-        """Return a lower limit on `probability_below`, not an integral: P(V ≥ v)·P(G ≤ curve(v)) at V's median v."""
-        a1, b1, median = (array[indices] for array in (self.a1, self.b1, self._medians))
-        limit: Floats = special.betainc(a1, b1, curve.tpr(median)) / 2
-        return limit
-
-    @cached_property
-    def _medians(self) -> Floats:
-        medians: Floats = special.betaincinv(self.a0, self.b0, 0.5)
-        return medians
-
     @cached_property
     def _prepared(self) -> tuple[Floats, ...]:
         """Parameters of the integration variable and of the other one, and the quantiles of both.
@@ -376,16 +377,6 @@ class BetaPair:
         a, b = np.where(narrow, self.b1, self.a0), np.where(narrow, self.a1, self.b0)
         c, d = np.where(narrow, self.b0, self.a1), np.where(narrow, self.a0, self.b1)
         return a, b, c, d, quantiles(a, b), quantiles(c, d)
-
-
-def _kinks(curve: Curve) -> Floats:
-    """Return the FPRs at which integrals over a curve are split."""
-    if isinstance(curve, GroupCurve):
-        kinks = [_kinks(curve.curve)]
-        for _ in range(curve.copies - 1):
-            kinks.append(curve.curve.fpr(kinks[-1]))
-        return np.concatenate(kinks)
-    return curve.kinks if isinstance(curve, PrivacyProfile) else np.array([curve.kink])
 
 
 def quantiles(a: Floats, b: Floats) -> Floats:

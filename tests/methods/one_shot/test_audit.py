@@ -463,7 +463,7 @@ def test_a_result_and_its_claim_have_the_same_delta():
     with pytest.raises(InputError, match=r"claim .* Claim.* float"):
         audit.result(claim=4.0)
     assert audit.result(claim=claim).estimates[0].delta == 1e-3
-    assert audit.result()["gaussian-fit"].delta == 1e-5
+    assert audit.result()["gaussian-shift"].delta == 1e-5
     with pytest.raises(InputError, match="median"):
         audit.result()["median"]
 

@@ -11,7 +11,7 @@ from coalmine.errors import InputError
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load
-from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
+from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain
 
 POPULATION, SIZE, LEVEL = 120, 30, 2e-4
 

@@ -1,5 +1,6 @@
 """The method in a run: trained models, stored models, and settings that do not go together."""
 
+import inspect
 import json
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from torch import nn
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.secret_sharer.memorization import Probe
+from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.files import write_method_results
 from coalmine.results.units import PHRASE, USER
@@ -91,8 +92,10 @@ def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
     assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase", "users"]
 
 
-def test_the_settings_probe_as_the_python_interface_does():
-    assert SecretSharerSettings().probe() == Probe()
+def test_the_settings_have_the_defaults_of_the_python_interface():
+    parameters, settings = inspect.signature(SecretSharer).parameters, SecretSharerSettings()
+    for name in ("prefix", "references", "limit", "width"):
+        assert getattr(settings, name) == parameters[name].default
 
 
 def test_a_stored_model_is_audited_without_training(saved):
@@ -150,7 +153,7 @@ def test_any_model_can_be_audited(tmp_path):
     assert everything.results == []
     assert "held-out" in everything.summary
     canaries.write_text(json.dumps({"size": 30, "canaries": [{"tokens": [4, 5]}]}))
-    with pytest.raises(InputError, match="canary 0"):
+    with pytest.raises(InputError, match="planted"):
         audit()
     canaries.write_text(json.dumps(content))
     weights.write_bytes(b"nothing")
@@ -164,7 +167,7 @@ def test_any_model_can_be_audited(tmp_path):
         ("p_u=1.5", "p_u"),
         ("p_e=-0.1", "p_e"),
         ("prefix=5", "prefix = 5"),
-        ("width=1e9", "10,000"),
+        ("width=1e9", "at most 10000"),
         ("data=digits", "digits"),
         ("positions=6,7", "positions"),
         ("length=40", "40 words"),

@@ -5,8 +5,7 @@ import pytest
 
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
-from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.users import set_aside, user_attack
 from coalmine.results.units import USER
 from coalmine.simulation import SGD, CentralTraining, models

@@ -22,7 +22,7 @@ from opacus.optimizers import (
 from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.integrations.finite import finite_part
+from coalmine.integrations import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding

@@ -25,7 +25,7 @@ from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import Result
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate, Scores
-from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.claim_tests import ClaimTests
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 

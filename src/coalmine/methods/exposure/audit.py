@@ -21,7 +21,7 @@ from coalmine.results.units import SCORES, Unit
 from coalmine.scorefile import ScoreTable, two_groups
 from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex
-from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.stats.exposure import RandomGuessing
 
 _LOW_FPRS = (0.1, 0.01, 0.001)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,10 @@ from coalmine.stats import (
     plug_in,
     simultaneous,
 )
+from coalmine.stats.guess_tests import TrialGuesses
+from coalmine.stats.one_run import guess_families
 from coalmine.stats.simultaneous_bound import joint_p_value
-from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP
-from coalmine.stats.trial_guesses import TrialGuesses
 
 SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
 """How the tests of a bound, and of the claim, share the significance: most cells are decided by the guesses."""
@@ -304,11 +304,11 @@ def split_scores(trials: Sequence[Trials]) -> Scores:
 
 def total_counts(trials: Sequence[Trials]) -> Counts:
     """Return the confusion matrix of all measurements together."""
-    counts = [measurement.counts for measurement in trials]
-    return Counts(*(sum(getattr(c, name) for c in counts) for name in ("tp", "fn", "fp", "tn")))
+    matrices = np.array([astuple(measurement.counts) for measurement in trials])
+    return Counts(*matrices.sum(axis=0).tolist())
 
 
 def total_guesses(trials: Sequence[Trials]) -> Guesses:
     """Return the guesses of all measurements together."""
-    guesses = [measurement.guesses for measurement in trials]
-    return Guesses(*(sum(getattr(g, name) for g in guesses) for name in ("canaries", "guesses", "correct")))
+    numbers = np.array([astuple(measurement.guesses) for measurement in trials])
+    return Guesses(*numbers.sum(axis=0).tolist())

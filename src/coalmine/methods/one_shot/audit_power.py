@@ -17,8 +17,7 @@ from coalmine.arrays import Floats
 from coalmine.claims import AtMost, Claim, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import check_confidence, check_probability
 from coalmine.methods.one_shot.strata import IN_TENSORS
-from coalmine.stats.claim_p_value import RANK_SUM_SHARE, known_null_power
-from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
 # Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
@@ -186,7 +185,7 @@ class AuditPower:
 
 
 @dataclass(frozen=True, eq=False)
-class SimulatedCurve:
+class SimulatedCurve(Curve):
     """The trade-off curve of an attack, from simulated scores.
 
     Args:

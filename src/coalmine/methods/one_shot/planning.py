@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from coalmine import claims
@@ -124,26 +123,16 @@ class Plan:
         """Return the power by number of canaries as an altair chart."""
         import altair as alt
 
-        from coalmine.drawing.files import SERIES, THEORY
-
         values = [{"noise": f"{noise:g}", "canaries": n, "power": power} for noise, n, power in self.powers]
         x = alt.X(
             "canaries:Q", title="inserted canaries", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s")
         )
         y = alt.Y("power:Q", title="power", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
         names = [f"{noise:g}" for noise in NOISES]
-        color = alt.Color(
-            "noise:N", title="share of the noise", scale=alt.Scale(domain=names, range=list(SERIES[: len(names)]))
-        )
+        color = alt.Color("noise:N", title="share of the noise", scale=alt.Scale(domain=names))
         lines = alt.Chart(alt.InlineData(values=values)).mark_line(point=True).encode(x=x, y=y, color=color)
-        wanted = alt.Chart(alt.InlineData(values=[{"power": min(POWERS)}])).mark_rule(color=THEORY, strokeDash=[4, 3])
+        wanted = alt.Chart(alt.InlineData(values=[{"power": min(POWERS)}])).mark_rule(color="gray", strokeDash=[4, 3])
         return (lines + wanted.encode(y="power:Q")).properties(width=420, height=220)
-
-    def save_figure(self, path: Path | str) -> Path:
-        """Write the figure to a file that ends in .svg, .png or .html, and return its path."""
-        from coalmine.drawing.files import save
-
-        return save(self.figure(), Path(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan, ready for JSON."""

@@ -15,6 +15,7 @@ from coalmine.config import SettingError, Settings
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.progress import reporting
 from coalmine.protocol import Audit
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
 
     from coalmine.arrays import Floats, Ints
     from coalmine.claims import Claim
-    from coalmine.drawing.sections import Section
     from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
-    from coalmine.methods.secret_sharer.insertion import Insertion
-    from coalmine.methods.secret_sharer.phrases import PhraseCanaries
+    from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.rounds import Rounds
 
@@ -43,7 +42,7 @@ SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
 # Settings that apply to a stored model; all others describe a training and what is inserted into it.
 _OF_STORED_MODEL = {
     *("model", "model_settings", "device", "model_weights", "canaries", "reference_weights"),
-    *("prefix", "references", "limit", "width", "whole_space", "delta", "confidence"),
+    *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
 
 _NOTHING_HELD_OUT = (
@@ -61,6 +60,7 @@ class SecretSharerMethod(Method):
         "Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, and "
         "the final model is queried for them."
     )
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
@@ -82,10 +82,9 @@ class SecretSharerMethod(Method):
     training: TrainingSettings
 
     def prepare(self) -> None:
-        """Refuse an impossible probe, and read the canaries of a stored model."""
+        """Refuse an impossible prefix, and read the canaries of a stored model."""
         settings = self.settings
         self.training = self.training or TextTrainingSettings()
-        self.probe = settings.probe()
         self.audit: SecretSharer | None = None
         self.insertion: Insertion | None = None
         self._splits: Splits | None = None
@@ -98,9 +97,9 @@ class SecretSharerMethod(Method):
             if settings.canaries is None:
                 raise InputError("a trained model is audited with both model_weights and canaries: set both")
             self._stored = read_canaries(Path(settings.canaries))
-        elif self.probe.prefix >= settings.length:
+        elif settings.prefix >= settings.length:
             raise InputError(
-                f"prefix = {self.probe.prefix} must be shorter than the canaries, which have {settings.length} words"
+                f"prefix = {settings.prefix} must be shorter than the canaries, which have {settings.length} words"
             )
 
     @classmethod
@@ -123,7 +122,7 @@ class SecretSharerMethod(Method):
 
     def insert(self, splits: Splits) -> Splits:
         """Set users aside for a reference model, and replace examples of the others by canaries."""
-        from coalmine.methods.secret_sharer.insertion import insert
+        from coalmine.methods.secret_sharer.phrases import insert
         from coalmine.methods.secret_sharer.users import set_aside
 
         data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
@@ -225,11 +224,14 @@ class SecretSharerMethod(Method):
         from coalmine.simulation.flat import parameter_vector
 
         self.audit = SecretSharer(
+            module,
             canaries=canaries,
-            module=module,
             users=users,
             most_users=most_users,
-            probe=self.probe,
+            prefix=self.settings.prefix,
+            references=self.settings.references,
+            limit=self.settings.limit or None,
+            width=self.settings.width,
             reference=reference,
         )
         self.audit.observe(0, model=parameter_vector(module))
@@ -306,18 +308,9 @@ class SecretSharerMethod(Method):
         return PHRASE if result.view.endswith(":phrase") else USER
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report."""
-        from coalmine.methods.secret_sharer.section import section
-
-        return section(found)
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the figures."""
-        from coalmine.methods.secret_sharer.figures import charts
-
-        return charts(found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the heat map and the phrases for the report."""
+        return section(found.extras.get("memorization"))
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:

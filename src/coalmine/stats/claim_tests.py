@@ -1,0 +1,461 @@
+"""All tests of a claimed trade-off curve together: one p-value, and the power to detect that less is true.
+
+The rank-sum test asks whether members outrank non-members more often than the curve allows. Theorem 3 of
+docs/simultaneous-bound.md: under any pair of score distributions that a claim allows, the members beat the non-members
+no more often than under one least favorable pair, in every comparison at once. So any statistic that grows with the
+comparisons won can be calibrated by drawing from that pair. This one counts them all, which makes it the sharpest test
+of the curve as a whole; tests at single thresholds (`rank_tests`) see leaks in the tails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import special
+
+from coalmine.arrays import Bools, Floats, Ints
+from coalmine.errors import InputError
+from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
+from coalmine.stats.nulls import DependentNull
+from coalmine.stats.one_run import guess_power, most_powerful_guesses, planned_tests
+from coalmine.stats.rank_tests import Design, check_coin_flips, member_ranks, random_choice
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
+
+# The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
+RANK_SUM_SHARE = 0.5
+_POWER_DRAWS = 1_999  # of which the power is known to 0.01
+_ALL = slice(None)
+_FARTHEST = 1e3  # standard deviations: a score that is certain to be a member's counts as so far
+
+Rows = Ints | slice
+"""Which draws are looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimTests:
+    """The tests of a claim on given scores.
+
+    Half of the significance goes to the rank-sum test of the whole curve, half to the tests at ranks fixed in advance.
+    If scores may depend on one another, a number of guesses about one run is the only test.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        design: How members were chosen.
+        dependent: Whether scores may depend on one another.
+        guesses: Number of canaries to guess about if scores are dependent, chosen without looking at who is a member;
+            by default half of them. `most_powerful_guesses` suggests one.
+
+    Raises:
+        InputError: If the design is unknown, or dependent scores come without coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> tests = ClaimTests(Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100)))
+        >>> tests.p_value(GaussianDP(mu=1.0)) < 0.01, tests.p_value(GaussianDP(mu=2.0)) > 0.05
+        (True, True)
+    """
+
+    scores: Scores
+    design: Design = "fixed"
+    dependent: bool = False
+    guesses: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.design not in ("fixed", "coin-flips"):
+            raise InputError(f"design must be 'fixed' or 'coin-flips', got {self.design!r}")
+        if self.dependent and (self.design == "fixed" or self.scores.null is not None):
+            raise InputError("dependent scores need observed non-members and the design 'coin-flips'")
+        if self.scores.null is None and self.design == "coin-flips":
+            check_coin_flips(self.scores.members.size, self.scores.observed.size)
+
+    @property
+    def assumes(self) -> str:
+        """What must hold for the p-value to be valid, in words."""
+        if self.dependent:
+            return COIN_FLIPS
+        return INDEPENDENT if self.scores.null is None else f"{INDEPENDENT}; their null distribution is exact"
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return self.scores.members.size
+
+    @property
+    def nonmembers(self) -> int | None:
+        """Number of non-members, or None if their distribution is known."""
+        return None if self.scores.null is not None else self.scores.observed.size
+
+    @cached_property
+    def separation(self) -> float:
+        """Distance in standard deviations of two normal distributions that overlap like the scores."""
+        if self.scores.null is not None:
+            return max(0.0, separation(self.scores.null.log_sf(self.scores.members), self.members))
+        below = np.searchsorted(self.scores.observed, self.scores.members, side="left")
+        tied = np.searchsorted(self.scores.observed, self.scores.members, side="right") - below
+        lost = 1 - float(np.mean(below + tied / 2)) / self.scores.observed.size
+        least = 1 / (2 * self.members * self.scores.observed.size)
+        return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of `separation`, roughly."""
+        return math.sqrt(1 / self.members + (0 if self.nonmembers is None else 1 / self.nonmembers))
+
+    def p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim."""
+        if self.dependent:
+            return joint_p_value(planned_tests(self.scores, self._guesses), claim)
+        rank_sum = self._rank_sum.p_value_of(self.scores, claim) / RANK_SUM_SHARE
+        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
+        return max(self._floor, min(1.0, rank_sum, at_ranks))
+
+    def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
+        """Return the probability to reject ``claim`` if the scores overlap like ``truth``.
+
+        Where non-members are counted, it is that of the rank-sum test alone: a lower limit.
+
+        Args:
+            claim: The claim.
+            truth: The curve that the attack really reaches.
+            alpha: Significance of the test.
+            factor: How many times as many canaries there are.
+        """
+        members, nonmembers = math.ceil(self.members * factor), math.ceil((self.nonmembers or 0) * factor)
+        if self.dependent:
+            canaries = members + nonmembers
+            guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
+            return float(guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0])
+        test = self._rank_sum
+        if factor != 1:
+            test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
+        if self.nonmembers is None:
+            by_signs = isinstance(self.scores.null, DependentNull)
+            return known_null_power(test, claim, truth, alpha, by_signs=by_signs)
+        return test.power(claim, truth, alpha * RANK_SUM_SHARE)
+
+    def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
+        """Return a function that says whether a curve is rejected, for curves in the order of their first argument.
+
+        The same as ``p_value(curve) <= alpha``, in a fraction of the time for a search along curves of which each
+        allows less than the ones before. The claim is the curve at 0.
+        """
+        if self.dependent or isinstance(self.scores.null, DependentNull):
+            return lambda _, curve: self.p_value(curve) <= alpha
+        test, reached = self._rank_sum, self._rank_sum.statistic(self.scores) - _ROUNDING
+        draws = OrderedDraws(test.draws, lambda curve, rows: test.drawn(curve, rows) >= reached)
+
+        draws.count(0, claim)  # known from its p-value
+
+        def rejected(place: int, curve: Curve) -> bool:
+            at_ranks = joint_p_value(claim_families(self.scores, self.design, curve), curve)
+            if at_ranks / (1 - RANK_SUM_SHARE) <= alpha:
+                return True
+            return (1 + draws.count(place, curve)) / (1 + test.draws) / RANK_SUM_SHARE <= alpha
+
+        return rejected
+
+    def powers(self, claim: Curve, alpha: float) -> Callable[[int, Curve], float]:
+        """Return a function that gives the `power` for true curves in the order of its first argument.
+
+        In a fraction of the time for a search along curves of which each allows less than the ones before.
+        """
+        if self.dependent:
+            return lambda _, truth: self.power(claim, truth, alpha)
+        test = self._rank_sum
+        if self.nonmembers is None:
+            by_signs = isinstance(self.scores.null, DependentNull)
+            detection = KnownNullDetection(test, claim, alpha, by_signs=by_signs)
+            draws = OrderedDraws(_POWER_DRAWS, detection.rejected)
+        else:
+            critical = test.critical(claim, alpha * RANK_SUM_SHARE)
+            draws = OrderedDraws(_POWER_DRAWS, lambda truth, rows: test.drawn(truth, rows) > critical)
+        return lambda place, truth: draws.count(place, truth) / draws.size
+
+    @cached_property
+    def _rank_sum(self) -> RankSum:
+        return RankSum.of(self.scores)
+
+    @cached_property
+    def _floor(self) -> float:
+        """A p-value for scores that tell nothing, which holds even if the null is only an approximation."""
+        null = self.scores.null
+        return null.proved_p_value(self.scores.members) if isinstance(null, DependentNull) else 0.0
+
+    @property
+    def _guesses(self) -> int:
+        return (self.members + (self.nonmembers or 0)) // 2 if self.guesses is None else self.guesses
+
+
+class OrderedDraws:
+    """Counts draws beyond a limit, along curves of which each allows less than the ones before.
+
+    The statistic of every draw falls along such curves. A draw that is beyond the limit at one of them is beyond it at
+    all earlier ones, and a draw within it is within it at all later ones, so only the others are looked at.
+
+    Args:
+        size: Number of draws.
+        beyond: Returns whether the draws of some rows are beyond the limit if a curve holds.
+
+    Example:
+        >>> limits = np.array([0.5, 1.5, 2.5])
+        >>> draws = OrderedDraws(3, lambda curve, rows: curve.mu > limits[rows])
+        >>> [draws.count(place, GaussianDP(3.0 - place)) for place in (1, 0, 2)]
+        [2, 3, 1]
+    """
+
+    def __init__(self, size: int, beyond: Callable[[Curve, Rows], Bools]) -> None:
+        self.size, self._beyond = size, beyond
+        self._last_beyond, self._first_within = np.full(size, -np.inf), np.full(size, np.inf)
+
+    def count(self, place: int, curve: Curve) -> int:
+        """Return the number of draws that are beyond the limit if the curve at a place in the order holds."""
+        rows = np.flatnonzero((self._last_beyond < place) & (place < self._first_within))
+        beyond = self._beyond(curve, rows if rows.size < self.size else slice(self.size))
+        self._last_beyond[rows[beyond]] = place
+        self._first_within[rows[~beyond]] = place
+        return int(np.count_nonzero(self._last_beyond >= place))
+
+
+class KnownNullDetection:
+    """Simulated audits with a known null, and whether one of the tests rejects a claim in them.
+
+    Args:
+        rank_sum: The rank-sum test, for a number of members and a known null.
+        claim: The claim.
+        alpha: Significance of all tests together.
+        by_signs: Whether nothing is rejected that the signs of the scores do not reject (`DependentNull`).
+    """
+
+    def __init__(self, rank_sum: RankSum, claim: Curve, alpha: float, *, by_signs: bool = False) -> None:
+        members, level = rank_sum.members, alpha * RANK_SUM_SHARE
+        even, self._top = even_ranks(members), member_ranks(members)
+        ranks = np.union1d(even, self._top)
+        self._claim, self._members = claim, members
+        self._even_columns, self._top_columns = np.searchsorted(ranks, even), np.searchsorted(ranks, self._top)
+        self._tails = Tails(uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS))
+        self._critical, self._level_at_ranks = rank_sum.critical(claim, level), (alpha - level) / self._top.size
+        self._hopeless = by_signs and 0.5**members > alpha  # not even if all scores are positive
+
+    def rejected(self, truth: Curve, rows: Rows) -> Bools:
+        """Return whether the claim is rejected in the audits ``rows`` if ``truth`` holds, shape (rows,)."""
+        fpr = self._tails.fpr(truth, rows)
+        if self._hopeless:
+            return np.zeros(len(fpr), dtype=bool)
+        rejected = np.asarray(1 - fpr[:, self._even_columns].mean(axis=1) > self._critical)
+        # The tests at ranks take longer: only where the rank-sum test does not reject.
+        at_top = fpr[~rejected][:, self._top_columns]
+        with np.errstate(divide="ignore"):
+            allowed = self._claim.tpr_at_tails(np.log(at_top), np.log1p(-at_top))
+        p_values = special.betainc(self._top, self._members - self._top + 1, allowed)
+        rejected[~rejected] = (p_values <= self._level_at_ranks).any(axis=1)
+        return rejected
+
+
+def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float, *, by_signs: bool = False) -> float:
+    """Return the probability that one of the tests rejects a claim if ``truth`` holds and the null is known.
+
+    See `KnownNullDetection` for the arguments.
+
+    Example:
+        >>> test = RankSum(25, None, np.random.default_rng(0), draws=999)
+        >>> known_null_power(test, GaussianDP(10.0), GaussianDP(20.0), 0.05)  # claims of ε = 96 and ε = 292 at δ = 1e-5
+        1.0
+    """
+    detection = KnownNullDetection(rank_sum, claim, alpha, by_signs=by_signs)
+    return float(np.mean(detection.rejected(truth, _ALL)))
+
+
+def separation(log_fpr: Floats, members: int) -> float:
+    """Return the distance in standard deviations of two normal distributions that overlap like the members' FPRs.
+
+    It is that of the same area under the ROC curve. Where less overlaps than so many members show, it is their mean
+    distance in standard deviations from non-members, which is the same for normal distributions.
+
+    Args:
+        log_fpr: ln FPR at the score of each member, or at evenly spread quantiles of members' scores.
+        members: Number of members.
+
+    Example:
+        >>> from coalmine.stats.nulls import NormalNull
+        >>> quantiles = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> [round(separation(NormalNull().log_sf(mu + quantiles), members=25), 2) for mu in (1, 5, 30)]
+        [1.0, 5.0, 30.0]
+    """
+    lost = float(np.mean(np.exp(log_fpr)))
+    if lost >= 1 / (2 * members):
+        return float(-math.sqrt(2) * special.ndtri(lost))
+    return float(np.mean(np.minimum(-special.ndtri_exp(log_fpr), _FARTHEST)))
+
+
+# Comparing 50 evenly spaced ranks of each side instead of all scores costs about 1% of the power, and makes the cost of
+# a draw independent of the number of scores.
+_RANKS = 50
+DRAWS = 4_999
+_ROUNDING = 1e-12  # statistics that differ by less are equal
+
+
+@dataclass(frozen=True, eq=False)
+class RankSum:
+    """Draws from which the rank-sum statistic is calibrated, for given numbers of scores.
+
+    Args:
+        members: Number of members.
+        nonmembers: Number of non-members, or None if their distribution is known.
+        rng: Source of the draws.
+        draws: Number of draws.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> test = RankSum(100, 100, rng)
+        >>> scores = Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+        >>> test.p_value_of(scores, GaussianDP(1.0)), test.p_value_of(scores, GaussianDP(3.0)) > 0.5
+        (0.0002, True)
+    """
+
+    members: int
+    nonmembers: int | None
+    rng: np.random.Generator
+    draws: int = DRAWS
+
+    @classmethod
+    def of(cls, scores: Scores) -> RankSum:
+        """Return the test for these scores, with draws that depend on their order alone."""
+        if scores.null is not None:
+            return cls(scores.members.size, None, random_choice(scores.members, scores.members[:0]))
+        return cls(scores.members.size, scores.observed.size, random_choice(scores.members, scores.observed))
+
+    def p_value_of(self, scores: Scores, claim: Curve) -> float:
+        """Return the p-value of a claim from these scores.
+
+        If they share a random quantity (`DependentNull`), it is the mean over the parts of its values.
+        """
+        if isinstance(scores.null, DependentNull):
+            shares, log_fpr, _ = scores.null.given_shared(self._at_even_ranks(scores))
+            p_values = [self.p_value(1 - float(lost), claim) for lost in np.mean(np.exp(log_fpr), axis=0)]
+            return float(shares @ p_values)
+        return self.p_value(self.statistic(scores), claim)
+
+    def statistic(self, scores: Scores) -> float:
+        """Return the share of comparisons that members win; ties count as lost."""
+        members = self._at_even_ranks(scores)
+        if scores.null is not None:
+            return 1 - float(np.mean(np.exp(scores.null.log_sf(members))))
+        nonmembers = scores.observed[scores.observed.size - even_ranks(scores.observed.size)]
+        return float(np.mean(members[:, None] > nonmembers))
+
+    def _at_even_ranks(self, scores: Scores) -> Floats:
+        """Return the members' scores that are compared."""
+        return scores.members[self.members - even_ranks(self.members)]
+
+    def drawn(self, curve: Curve, rows: Rows = _ALL) -> Floats:
+        """Return the statistic of draws from the least favorable pair of a curve: of all, or of some rows."""
+        if curve in self._kept:
+            return self._kept[curve][rows]
+        # A member's score has the FPR curve⁻¹(U) for a uniform U, and a non-member's is uniform itself.
+        fpr = self._members_tail.fpr(curve, rows)
+        if self._nonmembers_tail is None:
+            return np.asarray(1 - fpr.mean(axis=1))
+        others = self._nonmembers_tail[rows]
+        m, n = fpr.shape[1], others.shape[1]
+        # Members come first among equals, which they win. Without any wins they would have the last m places.
+        order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
+        won = np.arange(n, n + m).sum() - (order < m).astype(np.float32) @ np.arange(m + n, dtype=np.float32)
+        return np.asarray(won / (m * n), dtype=np.float64)
+
+    def p_value(self, statistic: float, claim: Curve) -> float:
+        """Return the p-value of a claim: a Monte Carlo test, so it is valid for any number of draws."""
+        reached = np.count_nonzero(self._claimed(claim) >= statistic - _ROUNDING)
+        return float((1 + reached) / (1 + self.draws))
+
+    def power(self, claim: Curve, truth: Curve, level: float) -> float:
+        """Return the probability that the test rejects ``claim`` at significance ``level`` if ``truth`` holds.
+
+        For the attack with the highest power that ``truth`` allows.
+        """
+        return float(np.mean(self.drawn(truth) > self.critical(claim, level)))
+
+    def critical(self, claim: Curve, level: float) -> float:
+        """Return the statistic above which the test rejects ``claim`` at significance ``level``."""
+        # The p-value is at most `level` if at most this many of the draws reach the statistic.
+        allowed = int(np.floor(level * (1 + self.draws) + 1e-9)) - 1
+        return float(np.sort(self._claimed(claim))[-1 - allowed]) + _ROUNDING if allowed >= 0 else np.inf
+
+    def _claimed(self, claim: Curve) -> Floats:
+        """Return the statistics of all draws; kept, since a claim is asked for many times."""
+        if claim not in self._kept:
+            self._kept[claim] = self.drawn(claim)
+        return self._kept[claim]
+
+    @cached_property
+    def _kept(self) -> dict[Curve, Floats]:
+        return {}
+
+    @cached_property
+    def _members_tail(self) -> Tails:
+        return Tails(uniform_order_statistics(self.members, even_ranks(self.members), self.rng, self.draws))
+
+    @cached_property
+    def _nonmembers_tail(self) -> Floats | None:
+        _ = self._members_tail  # drawn first, whatever is asked for first
+        if self.nonmembers is None:
+            return None
+        return uniform_order_statistics(self.nonmembers, even_ranks(self.nonmembers), self.rng, self.draws)
+
+
+class Tails:
+    """Uniform tail probabilities of members' scores, and the FPRs at these scores if a curve holds."""
+
+    def __init__(self, uniform: Floats) -> None:
+        self.uniform = uniform
+
+    def fpr(self, curve: Curve, rows: Rows) -> Floats:
+        """Return curve⁻¹ of the tail probabilities of some rows."""
+        if isinstance(curve, GaussianDP):  # their quantiles are the slow part, and the same for every μ
+            return np.asarray(special.ndtr(self._quantiles[rows] - curve.mu))
+        return curve.fpr(self.uniform[rows])
+
+    @cached_property
+    def _quantiles(self) -> Floats:
+        return np.asarray(special.ndtri(self.uniform))
+
+
+def even_ranks(count: int) -> Ints:
+    """Return at most `_RANKS` evenly spaced ranks from the top, 1 being the highest score."""
+    ranks = np.ceil((np.arange(min(count, _RANKS)) + 0.5) * count / min(count, _RANKS))
+    return ranks.astype(np.int64)
+
+
+def uniform_order_statistics(count: int, ranks: Ints, rng: np.random.Generator, draws: int) -> Floats:
+    """Return draws of the order statistics of ``count`` uniform numbers at ascending ranks, smallest first."""
+    # Gaps between order statistics are gamma variables over their sum.
+    shapes = np.diff(np.concatenate([[0], ranks, [count + 1]]))
+    gaps = rng.standard_gamma(shapes, (draws, shapes.size))
+    sums = np.cumsum(gaps, axis=1)
+    return np.asarray(sums[:, :-1] / sums[:, -1:])
+
+
+def seem_inverted(scores: Scores, level: float = 0.001) -> bool:
+    """Whether members score significantly *lower* than non-members, as if the scores were losses.
+
+    Args:
+        scores: Scores of members and of non-members. With a known null the answer is always False.
+        level: How often scores that say nothing about membership seem inverted.
+
+    Returns:
+        True if a test at significance ``level`` finds members below non-members.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> seem_inverted(Scores(rng.normal(-1, 1, 100), rng.normal(0, 1, 100)))
+        True
+    """
+    if scores.null is not None:
+        return False
+    negated = Scores(-scores.members, -scores.observed)
+    return RankSum.of(negated).p_value_of(negated, ApproximateDP(0.0, 0.0)) <= level
