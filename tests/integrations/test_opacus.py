@@ -17,7 +17,7 @@ from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.one_shot.updates import update_canaries
+from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.results.io import save
 from coalmine.results.verdict import EXAMPLE, ROUND
 from opacus_trainings import (

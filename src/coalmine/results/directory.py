@@ -27,7 +27,7 @@ except ImportError:  # Windows
 from coalmine import __version__
 from coalmine.errors import InputError
 from coalmine.files import write_json, write_text
-from coalmine.reading import LARGEST_SETTINGS, read_json, read_text
+from coalmine.reading import read_json, read_text
 
 RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.json", "log.jsonl", "report.html"
 FORMAT = 2
@@ -49,7 +49,7 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The settings of the run, as TOML."""
-        return read_text(self.path / _CONFIG, most=LARGEST_SETTINGS)
+        return read_text(self.path / _CONFIG)
 
     def about(self) -> dict[str, Any]:
         """Return the content of ``run.json``.

@@ -18,11 +18,11 @@ from typing import Any
 
 from coalmine.errors import InputError
 from coalmine.methods import registry
+from coalmine.parallel import single_thread
 from coalmine.results import summary
 from coalmine.results.io import SavedRun, refusing_damage, scores_path
 from coalmine.results.result import Result
 from coalmine.runs.settings import RunSettings, run_from_text
-from coalmine.threads import single_thread
 
 _COMPARED = ("unit", "verdict", "summary", "claim", "claim_test", "estimates", "ceiling", "joint_bound", "details")
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make

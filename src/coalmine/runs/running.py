@@ -22,6 +22,7 @@ from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
 from coalmine.results.directory import PROVENANCE, RunDirectory
@@ -39,7 +40,6 @@ from coalmine.results.io import (
 )
 from coalmine.results.result import MethodResults, Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
-from coalmine.threads import single_thread
 
 if TYPE_CHECKING:
     from coalmine.simulation.data import Splits
