@@ -17,7 +17,7 @@ from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.one_shot.updates import update_canaries
+from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.results.files import save
 from coalmine.results.units import EXAMPLE, ROUND
 from opacus_trainings import (

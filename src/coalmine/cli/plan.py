@@ -20,7 +20,7 @@ def plan(
     ],
     sampling: Annotated[
         str,
-        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, …"),
+        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epochs:N, …"),
     ] = "every-round",
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     clients: Annotated[

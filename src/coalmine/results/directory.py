@@ -26,7 +26,7 @@ except ImportError:  # Windows
 from coalmine import __version__
 from coalmine.errors import InputError
 from coalmine.files import remove, write_json, write_text
-from coalmine.reading import LARGEST_SETTINGS, read_json, read_text
+from coalmine.reading import read_json, read_text
 from coalmine.results import manifest
 from coalmine.results.manifest import LOG, NAME, RUN, Manifest
 
@@ -48,7 +48,7 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The settings of the run, as TOML."""
-        return read_text(self.path / _CONFIG, most=LARGEST_SETTINGS)
+        return read_text(self.path / _CONFIG)
 
     def about(self) -> dict[str, Any]:
         """Return the content of ``run.json``.

@@ -13,6 +13,7 @@ from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
 from coalmine.results.directory import RunDirectory
@@ -24,7 +25,6 @@ from coalmine.results.saved import read_extras, read_part, read_results, read_ru
 from coalmine.results.showing import Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
 from coalmine.runs.termination import Termination
-from coalmine.threads import single_thread
 
 if TYPE_CHECKING:
     from torch import nn

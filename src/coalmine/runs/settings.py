@@ -15,7 +15,7 @@ from coalmine.config.settings import texts_to_mapping
 from coalmine.errors import InputError, did_you_mean
 from coalmine.methods import registry
 from coalmine.methods.method import Method
-from coalmine.reading import LARGEST_SETTINGS, parse_toml, read_text
+from coalmine.reading import parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
 TRAINING = "training"
@@ -128,7 +128,7 @@ def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     Raises:
         InputError: If something is wrong, with the file and line.
     """
-    return run_from_text(read_text(path, most=LARGEST_SETTINGS), str(path), overrides)
+    return run_from_text(read_text(path), str(path), overrides)
 
 
 def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:

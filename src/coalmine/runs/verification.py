@@ -18,12 +18,12 @@ from typing import Any
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods import registry
+from coalmine.parallel import single_thread
 from coalmine.results.directory import RunDirectory
 from coalmine.results.result import Result
 from coalmine.results.saved import SavedRun, read_part, refusing_damage
 from coalmine.results.units import EXAMPLE, USER, Unit
 from coalmine.runs.settings import RunSettings, run_from_text
-from coalmine.threads import single_thread
 
 _FIELDS = ("unit", "verdict", "summary", "claim", "claim_test", "estimates", "ceiling", "joint_bound", "details")
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make

@@ -17,9 +17,7 @@ from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.replay import copied_strategy
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.integrations.flower.strategy_checks import StrategyChecks, calling_strategy, noise_multiplier_of
-from coalmine.methods.one_shot.costs import warn_if_crowded
-from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.methods.one_shot.updates import FAMILIES
+from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
 from coalmine.protocol import Audit, Contribution
 from coalmine.vectors import flat, to_numpy
 
@@ -276,7 +274,7 @@ class CanaryGrid(Grid):
             name, config = next(iter(message.content.config_records.items()))
             content[name] = canary_request(
                 config,
-                contribution.canaries,
+                contribution.canaries.dense,
                 self.audited.audits[audit].family or "",
                 self.audited.layout,
                 canary=seat if inserted else None,

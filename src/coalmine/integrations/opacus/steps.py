@@ -23,7 +23,7 @@ from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations import finite_part
-from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
 from coalmine.vector_kind import VectorKind

@@ -130,8 +130,7 @@ def build_audits(
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
-    from coalmine.methods.one_shot.audit_power import AuditPower
-    from coalmine.methods.one_shot.planning import default_canaries
+    from coalmine.methods.one_shot.planning import AuditPower, default_canaries
 
     participation, rounds = _participation(settings, training, population), training.rounds
     rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
