@@ -12,7 +12,7 @@ from scipy import special
 from coalmine.methods.ldp.distinguishers import Trials
 from coalmine.methods.ldp.lower_bounds import stored_trials
 from coalmine.methods.ldp.settings import LDPSettings
-from coalmine.results.files import results_to_dict
+from coalmine.results.io import results_to_dict
 from coalmine.results.result import Result
 from coalmine.results.tables import fixed
 from coalmine.stats import epsilon_from_rates

@@ -25,7 +25,7 @@ from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import EXAMPLE
+from coalmine.results.verdict import EXAMPLE
 from coalmine.seeds import generator
 from coalmine.simulation.flat import FlatModel, moved, parameter_vector
 from coalmine.usercode import errors_of
