@@ -13,7 +13,6 @@ from coalmine.simulation import (
     FixedClipping,
     Mechanism,
     NoClipping,
-    WeightsBySize,
 )
 
 FIXED = FixedClipping(0.5)
@@ -31,10 +30,9 @@ def checks(result):
         Mechanism(clipping=FIXED, noise_multiplier=2.0),
         Mechanism(clipping=ADAPTIVE, noise_multiplier=2.0),
         Mechanism(clipping=AdaptiveClipping(initial=0.5, count_noise=1.1), noise_multiplier=2.0),
-        Mechanism(clipping=FIXED, noise_multiplier=2.0, weighting=WeightsBySize(cap=30)),
         Mechanism(clipping=FIXED),
     ],
-    ids=["fixed", "adaptive", "much of the budget for the count", "weighted", "no noise"],
+    ids=["fixed", "adaptive", "much of the budget for the count", "no noise"],
 )
 def test_the_mechanisms_of_the_simulation_are_not_refuted(mechanism):
     """False-alarm probability at most 0.1% each, once for this seed."""
@@ -67,18 +65,9 @@ class FreeCount(Mechanism):
         return self.noise_multiplier
 
 
-@dataclass(frozen=True)
-class Uncapped(WeightsBySize):
-    """Weights that may exceed 1."""
-
-    def weights(self, sizes):
-        return sizes / self.cap
-
-
 BUGS = {
     "the same noise in every run": (SameNoise(clipping=FIXED, noise_multiplier=2.0), "size of the noise"),
     "noise for an average": (SmallNoise(clipping=FIXED, noise_multiplier=2.0), "size of the noise"),
-    "weights above 1": (Mechanism(clipping=FIXED, noise_multiplier=2.0, weighting=Uncapped(cap=30)), "examples"),
     "a count for free": (
         FreeCount(clipping=AdaptiveClipping(initial=0.5, count_noise=0.1), noise_multiplier=1.0), "size of the noise"
     ),

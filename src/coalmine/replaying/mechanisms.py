@@ -93,8 +93,7 @@ class MechanismRelease:
         """Run the next round."""
         updates = np.stack([np.asarray(client.update, dtype=np.float64) for client in clients])
         norms = np.linalg.norm(updates, axis=1)
-        weights = self._mechanism.weighting.weights(np.array([client.examples for client in clients]))
-        total = clip_factors(norms, weights, self._clip_norm) @ updates
+        total = clip_factors(norms, self._clip_norm) @ updates
         if self._mechanism.private:
             dim = updates.shape[1]
             total = total + self._mechanism.noise(dim, seed, self._clip_norm, self._expected, self._round)

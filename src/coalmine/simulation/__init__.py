@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from coalmine.simulation.client import LocalTraining as LocalTraining
     from coalmine.simulation.client import evaluate as evaluate
     from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
-    from coalmine.simulation.mechanisms.central import EqualWeights as EqualWeights
     from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
     from coalmine.simulation.mechanisms.central import Mechanism as Mechanism
     from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
-    from coalmine.simulation.mechanisms.central import WeightsBySize as WeightsBySize
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
     from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
@@ -52,11 +50,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.simulation.client": ("LocalTraining", "evaluate"),
         "coalmine.simulation.mechanisms.central": (
             "AdaptiveClipping",
-            "EqualWeights",
             "FixedClipping",
             "Mechanism",
             "NoClipping",
-            "WeightsBySize",
         ),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,8 +33,6 @@ class LocalTraining:
         optimizer: `SGD` or `Adam`; its state starts empty in every round.
         epochs: Passes over the client's examples, reshuffled before each.
         batch_size: Examples per step; None uses all of them in one batch.
-        mixed_precision: Run forward passes in bfloat16 where torch considers it safe (``torch.autocast``). Parameters,
-            gradients and updates stay float32.
 
     Raises:
         InputError: If an argument is of the wrong type or not positive.
@@ -49,17 +46,12 @@ class LocalTraining:
     optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
     epochs: int = 1
     batch_size: int | None = None
-    mixed_precision: bool = False
 
     def __post_init__(self) -> None:
         check_optimizer("optimizer", self.optimizer)
         check_count("epochs", self.epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-
-    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """The context for forward passes."""
-        return torch.autocast(device.type, dtype=torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def steps(self, examples: int) -> int:
         """The number of steps a client with this many examples takes."""
@@ -77,10 +69,9 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Participant:
-    """One client in a round: its examples, its ``weight`` in the sum, and its random stream."""
+    """One client in a round: its examples and its random stream."""
 
     examples: Examples
-    weight: float
     stream: Stream
 
 

@@ -65,8 +65,7 @@ class LeanLoop(Kernel):
             # A module may change its inputs in place, so a batch that is used again is copied.
             batch_inputs = inputs.clone() if batch is None and len(batches) > 1 else inputs[rows]
             with errors_of(f"the model failed on a client's batch of {len(batch_inputs)}"):
-                with training.autocast(model.device):
-                    loss = loss_of(model.module, self._task, batch_inputs, targets[rows])
+                loss = loss_of(model.module, self._task, batch_inputs, targets[rows])
                 gradients = model.gradients(loss)
             with torch.no_grad():
                 training.optimizer.step(model.parameters, gradients, state)
