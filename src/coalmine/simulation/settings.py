@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from coalmine.claims.sampling import Sampling
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
+    from coalmine.simulation.client import Optimizer
     from coalmine.simulation.data import FederatedData, Splits, Task
     from coalmine.simulation.mechanisms.central import Clipping
-    from coalmine.simulation.optimizers import Optimizer
 
 
 class OptimizerSettings(Settings):

@@ -22,16 +22,23 @@ from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
-from coalmine.simulation.checkpoint import Metrics, TrainingState
-from coalmine.simulation.client import LocalTraining, loss_of, seed_dropout, tensors
+from coalmine.simulation.client import (
+    SGD,
+    LocalTraining,
+    Optimizer,
+    OptimizerState,
+    check_optimizer,
+    loss_of,
+    seed_dropout,
+    tensors,
+)
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import FlatModel, device_of
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
-from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
-from coalmine.simulation.rounds import Rounds, shown
+from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
 from coalmine.simulation.workers import ClientWork, Workers, one_thread
 from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat as flat_vector

@@ -1,6 +1,6 @@
 """Federated data: examples grouped by client, loaded from files or generated, under any partition. See docs/data.md.
 
-`load` reads columns (`files`) or generates text, splits users into train, test and pool (`splitting`), turns texts into
+`load` reads columns (`loading`) or generates text, splits users into train, test and pool (`splitting`), turns texts into
 tokens (`text`), and regroups examples into clients. The result is `FederatedData`.
 """
 

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, has_other_loss
+from coalmine.simulation.client import SGD, LocalTraining, Participant, has_other_loss
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.layerwise import Layerwise
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.kernels.word_lstm import WordLSTMClients
-from coalmine.simulation.optimizers import SGD
 
 # The first that suits the work is taken.
 _FAST = (WordLSTMClients, Layerwise, Stacked)

@@ -23,11 +23,10 @@ from torch.nn.grad import conv2d_weight
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant
+from coalmine.simulation.client import SGD, LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded
-from coalmine.simulation.models.layers import SoftEmbedding, TiedLinear
-from coalmine.simulation.optimizers import SGD
+from coalmine.simulation.models.text import SoftEmbedding, TiedLinear
 
 Uses = Sequence[tuple[Tensor, Tensor]]
 """What a layer saw: the inputs and the deltas of each of its uses in a forward pass."""

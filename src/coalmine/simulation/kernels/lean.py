@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, loss_of, seed_dropout, tensors
+from coalmine.simulation.client import LocalTraining, OptimizerState, Participant, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.kernel import Kernel, group_sizes
-from coalmine.simulation.optimizers import OptimizerState
 from coalmine.usercode import errors_of
 
 # Parameters of updates that are clipped together: norms of many short updates take as long as that of one.
