@@ -95,7 +95,7 @@ PACKAGES = [
 
 def parsed(module):
     path = ROOT / "src" / Path(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    file = path / "__init__.py" if (path / "__init__.py").is_file() else path.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from torch import nn
 
 from coalmine.arrays import Bools, Floats
-from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases
-from coalmine.methods.secret_sharer.scorer import PhraseScorer
+from coalmine.methods.secret_sharer.evaluation import PhraseScorer
+from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, insert
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import FederatedData, load
 from coalmine.simulation.models.steps import steps_of

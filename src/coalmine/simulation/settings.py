@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from coalmine.config.settings import Settings
-from coalmine.errors import InputError
-from coalmine.parsing import parse_kind
+from coalmine.errors import InputError, parse_kind
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,11 +25,11 @@ from torch import Tensor
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_count
+from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation.client import Participant
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.kernel import Kernel, PartialSum
-from coalmine.threads import single_thread
 
 
 @dataclass(frozen=True)

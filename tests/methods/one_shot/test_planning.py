@@ -11,9 +11,14 @@ import coalmine
 from coalmine import OneShot
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
 from coalmine.methods.one_shot.method import build_audits
-from coalmine.methods.one_shot.planning import default_canaries, plan
+from coalmine.methods.one_shot.planning import (
+    AuditPower,
+    default_canaries,
+    participation_rate,
+    plan,
+    secret_rounds_curve,
+)
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.stats import NormalNull, Scores

@@ -17,9 +17,16 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
+from coalmine.errors import (
+    InputError,
+    check_count,
+    check_kind,
+    check_number,
+    check_positive,
+    check_probability,
+    parse_kind,
+)
 from coalmine.layers import Layers
-from coalmine.parsing import parse_kind
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 
