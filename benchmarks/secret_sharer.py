@@ -28,11 +28,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from coalmine.methods.secret_sharer.beam_search import beam_search
-from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries, draw_phrases, grid, random_suffixes
-from coalmine.methods.secret_sharer.random_sampling import DEFAULT_LIMIT, sampled_ranks, scored_ranks
-from coalmine.methods.secret_sharer.scorer import PhraseScorer
+from coalmine.methods.secret_sharer.evaluation import (
+    DEFAULT_LIMIT,
+    PhraseScorer,
+    beam_search,
+    random_suffixes,
+    sampled_ranks,
+    scored_ranks,
+)
+from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries
 from coalmine.progress import Advance, listening

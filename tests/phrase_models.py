@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from coalmine.methods.secret_sharer.evaluation import PhraseScorer
 from coalmine.methods.secret_sharer.phrases import Language
-from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.simulation import models
 from coalmine.simulation.data import Task
 from coalmine.simulation.models.steps import steps_of

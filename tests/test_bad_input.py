@@ -7,7 +7,7 @@ import torch
 import coalmine as cm
 from coalmine.claims import Claim, EveryRound
 from coalmine.claims.claim import parse_claim
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.verdict import Verdict
 from coalmine.testing import assert_private
@@ -101,9 +101,7 @@ def test_a_clip_norm_that_is_no_number_is_refused(clip_norm):
 
 
 def test_a_count_in_quotes_is_shown_with_them():
-    with pytest.raises(
-        cm.InputError, match="the number of parameters must be a whole number of at least 2, got '5000'"
-    ):
+    with pytest.raises(cm.InputError, match="the number of parameters .* at least 2, got '5000'"):
         cm.OneShot("5000", rounds=2)
 
 
@@ -135,4 +133,4 @@ def test_a_model_without_numbers_is_not_probed():
 
     for module, device in ((torch.nn.Linear(3, 2), "meta"), (torch.nn.Linear(3, 2, device="meta"), None)):
         with pytest.raises(cm.InputError, match="'meta': its tensors hold no numbers"):
-            SecretSharer(canaries=None, module=module, device=device)
+            SecretSharer(module, canaries=None, device=device)

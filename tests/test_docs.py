@@ -88,14 +88,14 @@ def test_no_page_has_a_placeholder_left(page):
 PACKAGES = [
     "coalmine", "coalmine.claims", "coalmine.integrations.flower", "coalmine.integrations.opacus",
     "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.replaying", "coalmine.results", "coalmine.runs",
-    "coalmine.simulation.data", "coalmine.simulation.mechanisms", "coalmine.simulation.models", "coalmine.stats",
+    "coalmine.simulation", "coalmine.simulation.data", "coalmine.simulation.models", "coalmine.stats",
     "coalmine.testing",
 ]  # fmt: skip
 
 
 def parsed(module):
     path = ROOT / "src" / Path(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    file = path / "__init__.py" if (path / "__init__.py").is_file() else path.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 

@@ -16,7 +16,7 @@ from coalmine import Ldp
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.simulation import models
 from coalmine.simulation.data import load
-from coalmine.simulation.mechanisms.user import OwnMechanism
+from coalmine.simulation.mechanisms.local import OwnMechanism
 from coalmine.stats import sigma_gaussian
 from coalmine.testing import assert_locally_private
 

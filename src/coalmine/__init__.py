@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from coalmine.methods.one_shot.planning import plan as plan
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
-    from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
-    from coalmine.methods.secret_sharer.memorization import Probe as Probe
-    from coalmine.methods.secret_sharer.memorization import measure_memorization as measure_memorization
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import View as View
@@ -44,9 +41,9 @@ if TYPE_CHECKING:
     from coalmine.replaying.result import Replay as Replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
+    from coalmine.results.io import load as load
     from coalmine.results.result import Result as Result
-    from coalmine.results.saved import load as load
-    from coalmine.results.showing import Results as Results
+    from coalmine.results.result import Results as Results
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
     from coalmine.runs.sweep import sweep as sweep
@@ -83,11 +80,6 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.one_shot.planning": ("Plan", "plan"),
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
-        "coalmine.methods.secret_sharer.memorization": (
-            "Memorization",
-            "Probe",
-            "measure_memorization",
-        ),
         "coalmine.protocol": (
             "Audit",
             "Contribution",
@@ -97,9 +89,8 @@ __getattr__, __all__ = lazy_names(
         "coalmine.replaying.result": ("Replay",),
         "coalmine.replaying.api": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
-        "coalmine.results.result": ("Result",),
-        "coalmine.results.saved": ("load",),
-        "coalmine.results.showing": ("Results",),
+        "coalmine.results.result": ("Result", "Results"),
+        "coalmine.results.io": ("load",),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.runs.sweep": ("sweep",),

@@ -187,9 +187,3 @@ def test_a_model_without_trainable_parameters_is_refused_by_every_method(method,
     code, _, err = run("audit", method, "--set", f"model={tmp_path}/mine.py:frozen", "--quiet")
     assert (code, err.count("\n")) == (2, 1)
     assert "no trainable parameters" in err
-
-
-def test_a_run_that_never_began_leaves_no_directory_for_figures(tmp_path, run):
-    figures = tmp_path / "new" / "figures"
-    code, _, _ = run("audit", "ldp", "--figures", str(figures), "--set", "data=nowhere.npz")
-    assert (code, (tmp_path / "new").exists()) == (2, False)

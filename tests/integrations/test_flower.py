@@ -276,7 +276,7 @@ def test_frozen_rounds_leave_model_accountant_and_clip_norm_as_they_were():
     assert private.privacy_spent().num_releases == ROUNDS
     assert [number for number, _ in seen] == [0, 1, 2, 3]
     assert len({value for _, value in seen}) == 4
-    result = audit.result(noise_multiplier=0.3)
+    result = audit.result(claim=Claim(noise_multiplier=0.3, delta=1e-5))
     assert result.metrics["attack_accuracy"] > 0.85
     assert result.warnings == [w for w in result.warnings if "frozen round" not in w]
 
@@ -288,7 +288,7 @@ def test_running_canife_scores_the_trainings_own_rounds():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), audit, clip_norm=CLIP)
     strategy = server_side(CLIENTS + 1, noise=0.1)
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=12, evaluate_fn=grid.recorder())
-    assert audit.result(noise_multiplier=0.1).metrics["attack_accuracy"] > 0.8
+    assert audit.result(claim=Claim(noise_multiplier=0.1, delta=1e-5)).metrics["attack_accuracy"] > 0.8
 
 
 def test_a_layout_covers_floating_point_arrays_and_copies():
@@ -339,7 +339,7 @@ def test_a_canary_passes_secure_aggregation():
     from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
     from coalmine.integrations.flower.mod import canary_request
-    from coalmine.methods.one_shot.updates import update_canaries
+    from coalmine.methods.one_shot.canaries import update_canaries
 
     canaries, scores = update_canaries("gaussian", dim=100, count=4, seed=3), []
 
@@ -379,7 +379,7 @@ def test_frozen_rounds_have_the_same_number_of_nodes():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), [canife, one_shot()], clip_norm=CLIP)
     strategy = FrozenRounds(server_side(CLIENTS + 12 + 1), grid)
     seen = []
-    canife.observe = lambda release, observe=canife.observe: (seen.append(release.divisor), observe(release))
+    canife.record = lambda release, record=canife.record: (seen.append(release.divisor), record(release))
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=grid.rounds, evaluate_fn=grid.recorder())
     assert {divisor for divisor in seen if divisor} == {CLIENTS + 12 + 1}
 

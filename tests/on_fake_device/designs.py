@@ -7,7 +7,6 @@ from coalmine.errors import InputError
 from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.secret_sharer.audit import SecretSharer
-from coalmine.methods.secret_sharer.memorization import Probe
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data import generated_text, load
@@ -55,14 +54,13 @@ def test_the_final_model_is_probed_on_a_device():
     data = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8).train
     canaries = draw_phrases(Language.of(data), configurations=grid([0.2], [1.0]), each=4)
     model = models.build("word-lstm", data.task, embedding=4, units=4)
-    final, probe = parameter_vector(model).numpy(), Probe(references=500, whole_space=50)
-    audits = [SecretSharer(canaries=canaries, module=model, probe=probe, device=device) for device in (None, FAKE)]
+    final = parameter_vector(model).numpy()
+    audits = [SecretSharer(model, canaries=canaries, references=500, device=device) for device in (None, FAKE)]
     for audit in audits:
         audit.observe(0, model=final)
     here, there = (audit.memorization() for audit in audits)
     np.testing.assert_allclose(there.losses, here.losses, rtol=1e-5)
     assert there.sampled.ranks.tolist() == here.sampled.ranks.tolist()
-    assert there.whole_space == here.whole_space
     assert there.beam_hits.tolist() == here.beam_hits.tolist()
 
 

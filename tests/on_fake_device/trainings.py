@@ -39,7 +39,6 @@ data = "generated-text"
 positions = 6
 vocabulary_size = 50
 clients = 12
-test_fraction = 0.02
 model_settings = {embedding = 4, units = 4}
 rounds = 3
 

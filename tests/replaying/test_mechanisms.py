@@ -8,7 +8,7 @@ import pytest
 
 from coalmine.errors import InputError
 from coalmine.replaying import Client, replay_mechanism
-from coalmine.simulation.mechanisms import (
+from coalmine.simulation import (
     AdaptiveClipping,
     FixedClipping,
     Mechanism,

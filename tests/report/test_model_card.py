@@ -13,11 +13,12 @@ import pytest
 from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
-from coalmine.report.model_card import UNKNOWN, model_card
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.report.page import model_card
+from coalmine.results.io import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
 
+UNKNOWN = "not stated"
 PRIVATE = {"private": True, "clients": 50, "parameters": 100, "rounds": 40, "metrics": {"accuracy": 0.9}}
 # What NIST SP 800-226 and the deployments registry ask for, as the card names it.
 FIELDS = [
@@ -125,7 +126,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     card = model_card(run)
     for row in (
         "Data | ward notes",
-        "People in the data | 4000 users",
+        "People in the data | 4,000 users",
         "Utility | accuracy 0.93",
         "Intended use | triage",
     ):
@@ -133,7 +134,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     assert "| Clipping | clip norm 1.5 |" in card
     assert "| Audited by | Ann Lee |" in card
     page = outcome.report(tmp_path / "mine.html", facts=facts).read_text(encoding="utf-8")
-    assert "Data ward notes, 4000 users, 200 parameters, accuracy 0.93." in page
+    assert "Data ward notes, 4,000 users, 200 parameters, accuracy 0.93." in page
     assert "clip norm 1.5" in page
     assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", page)
 

@@ -5,7 +5,7 @@ import pytest
 
 from coalmine.errors import InputError
 from coalmine.simulation import FixedClipping, Mechanism
-from coalmine.simulation.mechanisms.planted_bug import with_bug
+from coalmine.simulation.mechanisms.central import with_bug
 from coalmine.simulation.settings import TrainingSettings
 
 LAYERS = {"0.weight": (4, 3), "0.bias": (4,), "scale": ()}

@@ -1,4 +1,3 @@
-import json
 import math
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from coalmine import claims
-from coalmine.claims import AtMost, Epochs, EveryRound, FixedSize, Poisson, Scheduled
+from coalmine.claims import AtMost, Epochs, FixedSize, Poisson, Scheduled
 from coalmine.errors import InputError
 from coalmine.progress import listening
 from coalmine.protocol import Audit, Contribution, View
@@ -30,7 +29,6 @@ from coalmine.simulation import (
     flat,
     workers,
 )
-from coalmine.simulation.frozen_clients import pays
 from coalmine.simulation.workers import ClientWork
 from federations import cnn, federation, mlp, texts, word_model
 
@@ -143,12 +141,11 @@ def test_dropout_too_is_the_same_with_any_number_of_workers():
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("stop", [1, 3, 5])
-def test_a_training_resumed_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(kernel, stop, tmp_path):
+def test_a_training_resumed_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(kernel, tmp_path):
     whole = finished(**KERNELS[kernel])
-    training(**KERNELS[kernel]).run(until=stop, checkpoints=tmp_path)
+    training(**KERNELS[kernel]).run(until=3, checkpoints=tmp_path)
     resumed = training(**KERNELS[kernel]).load(tmp_path)
-    assert resumed.state.round == stop
+    assert resumed.state.round == 3
     resumed.run()
     assert same(whole, resumed)
 
@@ -235,41 +232,32 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
             assert not np.array_equal(vector, earlier)
 
 
-@pytest.mark.parametrize("cohorts", [Poisson(0.6), FixedSize(6)])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_frozen_rounds_reuse_updates_and_release_the_same(cohorts, workers, monkeypatch):
-    counts = []
-    real = ClientWork.do
+@pytest.mark.parametrize("cohorts", [Poisson(0.6), FixedSize(6), Scheduled([[0, 3, 5]] * 2)])
+def test_frozen_rounds_compute_every_client_once_and_release_the_same(cohorts, monkeypatch):
+    kernel = KERNELS["Layerwise"]["client"]  # no batches, whose order frozen rounds would draw once
+    mechanism = Mechanism(noise_multiplier=0, weighting=WeightsBySize(8))
 
-    def counting(self, model, item, out):
-        counts.append(len(item.clients))
-        return real(self, model, item, out)
-
-    def released(reuse):
-        monkeypatch.setattr("coalmine.simulation.frozen_clients._LEAST_REUSE", reuse)
+    def released(**changes):
         spy = Spy(frozen=30)
-        changes = {
-            "sampling": cohorts,
-            "client": KERNELS["Layerwise"]["client"],
-            "mechanism": Mechanism(noise_multiplier=0),
-        }
-        training(audits=[spy], rounds=2, workers=workers, **changes).run()
+        training(audits=[spy], rounds=2, sampling=cohorts, client=kernel, mechanism=mechanism, **changes).run()
         return [release for release in spy.seen if release.trial is not None]
 
-    monkeypatch.setattr(ClientWork, "do", counting)
-    kept, computed = released(4), released(math.inf)
+    kept, shared = released(), released(workers=2)
+    monkeypatch.setattr(ClientWork, "updates", None)
+    monkeypatch.setattr("coalmine.simulation.training._MOST_BYTES", 0)  # too little memory to keep any update
+    computed = released()
     assert len(kept) == len(computed) == 30
-    for a, b in zip(kept, computed, strict=True):
+    for a, b, c in zip(kept, computed, shared, strict=True):
         assert a.divisor == b.divisor
         np.testing.assert_allclose(a.vector, b.vector, rtol=1e-4, atol=1e-6)
-    if workers == 1:
-        assert sum(counts) < 30 * 6 + 10 + 2 * 2 * 10  # 30 rounds of about 6, ten clients once, the training's rounds
+        np.testing.assert_array_equal(a.vector, c.vector)
 
 
-def test_few_frozen_rounds_or_large_models_keep_no_updates():
-    assert pays(10, 1000, needed=40)
-    assert not pays(10, 1000, needed=39)
-    assert not pays(1000, 10**6, needed=1e6)
+def test_a_few_frozen_rounds_train_their_cohorts_only(monkeypatch):
+    monkeypatch.setattr(ClientWork, "updates", None)  # what computes every client
+    with pytest.raises(TypeError):
+        training(audits=[FrozenFirst(frozen=4)], sampling=FixedSize(3)).run(until=1)
+    training(audits=[FrozenFirst(frozen=3)], sampling=FixedSize(3)).run(until=1)
 
 
 def test_a_client_that_diverges_in_a_frozen_round_is_named():
@@ -321,20 +309,14 @@ def test_a_client_whose_loss_is_not_finite_is_named_and_the_round_aborted(tmp_pa
     for name, kernel in KERNELS.items():
         for count in (1, 2):
             directory = tmp_path / f"{name}-{count}"
-            run = training(
-                model=model,
-                data=poisoned,
-                sampling=Scheduled([[0, 1], [2, 3], [3, 4]]),
-                rounds=3,
-                test=None,
-                workers=count,
-                **kernel,
-            )
+            cohorts = Scheduled([[0, 1], [2, 3], [3, 4]])
+            settings = {"model": model, "data": poisoned, "sampling": cohorts, "rounds": 3, "test": None, **kernel}
+            run = training(workers=count, **settings)
             with pytest.raises(InputError, match=r"client 'user-4' has a loss of .* in round 2"):
                 run.run(checkpoints=directory, checkpoint_every=1)
             assert run.state.round == 2
             assert len(run.history) == 2
-            assert json.loads((directory / "checkpoint.json").read_text())["round"] == 2
+            assert training(**settings).load(directory).state.round == 2
 
 
 def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
@@ -349,7 +331,7 @@ def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
 
     torch.manual_seed(0)
     run = training(model=Deadly(64, 3), workers=2)
-    with pytest.raises(InputError, match="worker process died with exit code 9"):
+    with pytest.raises(InputError, match="worker process died"):
         run.run()
     assert run.state.round == 0
     Deadly.armed = False
@@ -366,7 +348,7 @@ def test_a_worker_that_dies_between_two_rounds_is_reported():
             killed.append(True)
 
     killed, run = [], training(workers=2)
-    with pytest.raises(InputError, match="worker process died with exit code -9"):
+    with pytest.raises(InputError, match="worker process died"):
         run.run(progress=kill)
     assert run.state.round == 3
     run.run()
@@ -462,16 +444,6 @@ def test_without_noise_epsilon_is_infinite():
             assert training(mechanism=mechanism, sampling=cohorts).claim(1e-5).epsilon == math.inf
 
 
-def test_a_sampling_that_claims_less_participation_than_actual_raises():
-    run = training()
-    assert run.claim(1e-5, sampling=EveryRound()).epsilon > run.claim(1e-5).epsilon
-    assert run.claim(1e-5, sampling=Poisson(0.6)) == run.claim(1e-5)
-    for sampling in (Poisson(0.1), AtMost(5), Epochs(3), FixedSize(4, 10)):
-        with pytest.raises(InputError, match=r"poisson:0.6.*AtMost\(times=6\)"):
-            run.claim(1e-5, sampling=sampling)
-    assert training(sampling=Epochs(2)).claim(1e-5, sampling=AtMost(2)).sampling == AtMost(2)
-
-
 def test_batch_norm_raises_in_a_private_training_only():
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 3))
     with pytest.raises(InputError, match=r"BatchNorm2d at '1'.*GroupNorm"):
@@ -524,41 +496,19 @@ def test_a_checkpoint_that_is_missing_cut_short_or_newer_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no checkpoint"):
         training().load(tmp_path)
     training().run(until=1, checkpoints=tmp_path)
-    tensors = next(tmp_path.glob("*.safetensors"))
-    whole = tensors.read_bytes()
-    tensors.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="not a safetensors file"):
+    path = tmp_path / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
         training().load(tmp_path)
-    tensors.unlink()
-    with pytest.raises(InputError, match=r"round-000001.safetensors is missing"):
-        training().load(tmp_path)
-    path = tmp_path / "checkpoint.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match=r"format 2.*reads format 1"):
-        training().load(tmp_path)
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(InputError, match="not JSON"):
+    path.write_bytes(whole.replace(b'format\\": 2', b'format\\": 3'))
+    with pytest.raises(InputError, match=r"format 3.*reads format 2"):
         training().load(tmp_path)
 
 
-def test_a_kill_between_the_two_files_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    from coalmine.simulation import checkpoint
-
-    run = training()
-    run.run(until=2, checkpoints=tmp_path)
-    monkeypatch.setattr(checkpoint, "write_json", lambda path, content: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run.run(until=4, checkpoints=tmp_path)
-    monkeypatch.undo()
-    resumed = training().load(tmp_path)
-    assert resumed.state.round == 2
-    resumed.run()
-    assert same(resumed, finished())
-
-
-@pytest.mark.parametrize("order", ["shuffled", "by-user"])
 @pytest.mark.parametrize(
-    "optimizer", [SGD(learning_rate=0.5), SGD(learning_rate=0.05, momentum=0.9), Adam(learning_rate=0.01)]
+    ("order", "optimizer"),
+    [("shuffled", SGD(learning_rate=0.05, momentum=0.9)), ("by-user", Adam(learning_rate=0.01))],
 )
 def test_central_training_learns_and_resumes(order, optimizer, tmp_path):
     data = federation([20] * 20, learnable=True)
@@ -608,7 +558,7 @@ def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
     assert same(whole, again)
     with pytest.raises(InputError, match=r"seed is 3.* 4 here"):
         training(seed=4).run(checkpoints=tmp_path)
-    with pytest.raises(InputError, match="checkpoint after 6 rounds, past round 2"):
+    with pytest.raises(InputError, match="checkpoint after round 6, past 2"):
         training().run(until=2, checkpoints=tmp_path)
 
 

@@ -64,28 +64,3 @@ def test_replay_flags_the_rows_of_the_study_that_are_refuted(row):
     import replays
 
     assert replays.REPLAYS[row].run().refuted == (row != "server-fixed")
-
-
-@pytest.mark.parametrize(
-    "array", [np.float32(0.3), np.zeros((0, 3)), np.arange(6).reshape(2, 3), np.ones(4, np.float16)]
-)
-def test_fast_records_are_those_of_flower(array):
-    from flwr.app import Array, ArrayRecord, RecordDict
-
-    from coalmine.integrations.flower.fast_records import decoded, encoded, fast_records, recorded
-
-    sent = Array(np.asarray(array))
-    assert vars(encoded(np.asarray(array))) == vars(sent)
-    assert decoded(sent).dtype == sent.numpy().dtype
-    np.testing.assert_array_equal(decoded(sent), sent.numpy())
-    record, fast = ArrayRecord({"a": sent}), recorded({"a": sent})
-    assert list(map(vars, fast.values())) == list(map(vars, record.values()))
-    assert {**vars(fast), "_data": 0} == {**vars(record), "_data": 0}
-    assert fast["a"] is not sent  # as Flower's: whoever writes into a record changes no other
-    with fast_records():
-        content = RecordDict({"arrays": record})
-        with pytest.raises(TypeError):
-            content["arrays"] = sent
-        with pytest.raises(TypeError):
-            content[1] = record
-        assert content["arrays"] is record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coalmine.drawing.files import SERIES, THEORY
+from coalmine_reproductions.figures import SERIES, THEORY
 
 
 def histograms(rows: Sequence[dict[str, Any]], title: str) -> Any:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.audit import prepared
 from coalmine.cli.exits import repeatable
 from coalmine.errors import InputError, did_you_mean
 
@@ -30,9 +29,9 @@ def reproduce(
     ] = None,
 ) -> None:
     """Reproduce a table or figure of a paper, next to the paper's numbers."""
-    from coalmine.drawing.files import save_in_every_format
     from coalmine.results.tables import Table
     from coalmine_reproductions.catalog import REPRODUCTIONS, find
+    from coalmine_reproductions.figures import save_in_every_format
     from coalmine_reproductions.table import Context
 
     if name is None:
@@ -45,7 +44,7 @@ def reproduce(
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
     context = Context(seed, scale, console.track, out, workers, data, seeds)
-    with prepared(out), repeatable(kept=out is not None):
+    with repeatable(kept=out is not None):
         table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.drawing.files import SERIES
 from coalmine.stats import Scores, simultaneous
 from coalmine.stats.exposure import (
     LN2,
@@ -27,6 +26,7 @@ from coalmine.stats.exposure import (
 )
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
+from coalmine_reproductions.figures import SERIES
 from coalmine_reproductions.table import Context, ReproducedTable
 
 CANARIES = 1000

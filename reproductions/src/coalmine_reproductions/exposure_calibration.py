@@ -10,10 +10,8 @@ import numpy as np
 from torch import nn
 
 from coalmine.arrays import Bools, Floats
-from coalmine.drawing.files import SERIES, THEORY
-from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases
-from coalmine.methods.secret_sharer.scorer import PhraseScorer
+from coalmine.methods.secret_sharer.evaluation import PhraseScorer
+from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, insert
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import FederatedData, load
 from coalmine.simulation.models.steps import steps_of
@@ -21,6 +19,7 @@ from coalmine.simulation.models.word_lstm import WordLSTM
 from coalmine.stats.exposure import calibrate, epsilon_from_exposure, exposure, ranks
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, rises
+from coalmine_reproductions.figures import SERIES, THEORY
 from coalmine_reproductions.keras_weights import initialize_like_keras
 from coalmine_reproductions.table import Context, ReproducedTable
 

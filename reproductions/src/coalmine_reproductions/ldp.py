@@ -8,12 +8,12 @@ from typing import Any
 
 from scipy import special
 
-from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.settings import LDPSettings
-from coalmine.results.files import results_to_dict
+from coalmine.results.io import results_to_dict
 from coalmine.results.result import Result
 from coalmine.results.tables import fixed
 from coalmine_reproductions import ldp_claims
+from coalmine_reproductions import ldp_figures as figures
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.table import Context, ReproducedTable
 

@@ -10,9 +10,9 @@ from scipy import stats
 
 from coalmine.arrays import Floats
 from coalmine.claims import AtMost, Claim, Poisson
-from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY
 from coalmine_reproductions import one_shot_claims
 from coalmine_reproductions.cells import Number
+from coalmine_reproductions.figures import BOUND, ESTIMATE, SERIES, THEORY
 from coalmine_reproductions.gaussian_mechanism import FIFTEEN_PER_CENT
 from coalmine_reproductions.one_shot_training import SIZES, CanaryTraining, train
 from coalmine_reproductions.table import Context, ReproducedTable

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 
 from coalmine.claims import FixedSize
-from coalmine.methods.secret_sharer.figures import regimes
-from coalmine.methods.secret_sharer.insertion import Insertion, insert
-from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
-from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
+from coalmine.methods.secret_sharer.audit import measure_memorization
+from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Language, draw_phrases, grid, insert
 from coalmine.simulation import (
     SGD,
     Adam,
@@ -39,6 +37,7 @@ from coalmine.simulation.optimizers import Optimizer
 from coalmine_reproductions import secret_sharer_claims
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim
+from coalmine_reproductions.secret_sharer_figures import regimes
 from coalmine_reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Setting
 from coalmine_reproductions.table import Context, ReproducedTable
 
@@ -167,7 +166,7 @@ def train(cell: Cell) -> dict[str, Any]:
         splits = replace(splits, train=insertion.shuffled(cell.seed).data)
     training = _training(cell, splits)
     last = training.run()[-1]
-    memorization = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
+    memorization = measure_memorization(training.module(), canaries, references=size.references, limit=_LIMIT)
     kept = memorization.to_dict()
     return {
         "sampled": kept["random_sampling"],

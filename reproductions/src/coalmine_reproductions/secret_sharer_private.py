@@ -14,7 +14,7 @@ from typing import Any
 
 from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
-from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
+from coalmine.methods.secret_sharer.audit import measure_memorization
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
@@ -76,9 +76,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         seed=cell.seed,
     )
     last = training.run()[-1]
-    memorization = measure_memorization(
-        training.module(), insertion.phrases, Probe(references=text.references, limit=1)
-    )
+    memorization = measure_memorization(training.module(), insertion.phrases, references=text.references, limit=1)
     kept: dict[str, Any] = {
         "dim": training.dim,
         "sampled": int(memorization.memorized.sum()),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +147,6 @@ def _shared_options(method: type[Method]) -> list[click.Parameter]:
     if method.training_type is not None:
         text = "Also train without canaries, to see what they cost in accuracy."
         names.insert(1, (["--baseline", "baseline"], text, {"is_flag": True}))
-    if "charts" in vars(method):
-        text = "Write figures (.html, .svg, .png) into this directory."
-        names.insert(2, (["--figures", "figures"], text, {"type": path}))
     return [TyperOption(param_decls=declarations, help=text, **more) for declarations, text, more in names]
 
 
@@ -162,13 +158,13 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
         console.print_settings(*reversed(tables))
         return
     settings = _run_settings(method, tables, values)
-    out, figures, quiet, as_json = (values.get(name) for name in ("out", "figures", "quiet", "as_json"))
+    out, quiet, as_json = (values[name] for name in ("out", "quiet", "as_json"))
 
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
     bars = console.bars(quiet=bool(quiet or as_json))
-    with prepared(figures), time_limit(values["timeout"], out), resumable(out), bars:
+    with time_limit(values["timeout"], out), resumable(out), bars:
         finished = run(settings, out=out)
     (method_results,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
@@ -184,12 +180,6 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
             console.print_sentence(gate.sentence)
     if out is not None and method_results.results:
         draw(out, bool(as_json))
-    if figures is not None:
-        from coalmine.drawing.files import save_in_every_format
-
-        for path in save_in_every_format(dict(method.charts(method_results)), figures):
-            if not as_json:
-                console.say(f"written to {path}")
     console.exit_if_failed(gate)
 
 
@@ -215,27 +205,9 @@ def _run_settings(method: type[Method], tables: list[Any], values: Mapping[str, 
     )
 
 
-@contextmanager
-def prepared(directory: Path | None) -> Iterator[None]:
-    """Create a directory before any work is done for it; if that fails, remove it again."""
-    created = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
-    if directory is not None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # a directory that holds anything stays
-            for path in created:
-                path.rmdir()
-        raise
-
-
 def print_method(method: type[Method], results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
-    from coalmine.results.words import finding_sentences
+    from coalmine.results.summary import finding_sentences
 
     for table in method.tables(results):
         console.print_table(table)
@@ -253,7 +225,7 @@ def print_method(method: type[Method], results: MethodResults) -> None:
 
 def _print_result(result: Result) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
-    from coalmine.results.words import evidence_sentences, plural
+    from coalmine.results.summary import evidence_sentences, plural
 
     console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     claim = result.claim

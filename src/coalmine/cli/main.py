@@ -23,7 +23,6 @@ from coalmine.cli.exposure import exposure
 from coalmine.cli.log import log
 from coalmine.cli.plan import plan
 from coalmine.cli.sweep import sweep
-from coalmine.cli.verify import verify
 from coalmine.errors import InputError
 
 COMMANDS = "coalmine.commands"
@@ -80,9 +79,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report,
     runs.model_card,
     saved.check,
-    verify,
+    saved.verify,
     saved.compare,
-    saved.serve,
     log,
     estimate,
     exposure,
@@ -90,7 +88,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     plan,
 )
 for command in _COMMANDS:
-    app.command(cls=runs.Report if command is runs.report else None)(command)
+    app.command()(command)
 app.command("version", hidden=True)(lambda: _version(show=True))  # some try it before --version
 app.add_typer(audit.app, name="audit")
 

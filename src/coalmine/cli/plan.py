@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ def plan(
     ],
     sampling: Annotated[
         str,
-        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, …"),
+        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epochs:N, …"),
     ] = "every-round",
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     clients: Annotated[
@@ -34,10 +33,6 @@ def plan(
     view: Annotated[str, typer.Option(help="What the adversary sees, such as updates or final-change.")] = "updates",
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw the power by number of canaries: a file .svg, .png or .html.", show_default=False),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan an audit: how many canaries detect missing noise, and what they cost the training.
@@ -45,12 +40,9 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.drawing.files import check_format
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
 
-    if figure is not None:
-        check_format(figure)
     with console.busy("computing the power of the audit"):
         planned = coalmine.plan(
             noise_multiplier=noise_multiplier,
@@ -62,8 +54,6 @@ def plan(
             delta=delta,
             confidence=confidence,
         )
-    if figure is not None:
-        planned.save_figure(figure)
     if as_json:
         claim = planned.claim.to_dict()
         console.print_json(envelope([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))

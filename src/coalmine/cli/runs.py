@@ -6,9 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
-from typer.core import TyperCommand
 
 from coalmine.cli import console
 from coalmine.cli.exits import resumable, time_limit
@@ -26,7 +24,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
-    from coalmine.runs.settings import demo_settings
+    from coalmine.runs.presets import demo_settings
 
     _run(demo_settings("demo", seed), out, quiet, as_json)
     if not as_json:
@@ -55,29 +53,22 @@ def run(
     from coalmine.runs.running import directory_for
     from coalmine.runs.settings import read_run
 
-    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json, timeout, track)
+    directory = out or directory_for(file)
+    _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
+        from coalmine.runs.comparison import write_index
+
+        write_index(directory.parent)
 
 
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
-    from coalmine.results.manifest import verify
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
-    verify(directory)
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
-
-
-class Report(TyperCommand):
-    """The command ``report``, whose option ``--pdf`` needs no value."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give ``--pdf`` an empty value where none follows: typer's options have a value always or never."""
-        following = [*args[1:], "-"]
-        alone = [arg == "--pdf" and after.startswith("-") for arg, after in zip(args, following, strict=True)]
-        return super().parse_args(ctx, [f"{arg}=" if a else arg for arg, a in zip(args, alone, strict=True)])
 
 
 def report(
@@ -86,15 +77,6 @@ def report(
         Path | None,
         typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
     ] = None,
-    pdf: Annotated[
-        str | None,
-        typer.Option(
-            "--pdf",
-            metavar="[FILE]",
-            help="Also print it as PDF, by default into the run directory; needs Chromium or Chrome.",
-            show_default=False,
-        ),
-    ] = None,
     by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
     """Draw the report of a finished run: one HTML file that opens offline."""
@@ -102,10 +84,6 @@ def report(
 
     with console.busy("drawing"):
         written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
-        if pdf is not None:
-            from coalmine.report.pdf import write_pdf
-
-            written.append(write_pdf(written[0], Path(pdf) if pdf else written[0].with_suffix(".pdf")))
     console.say(*written)
 
 
@@ -116,8 +94,8 @@ def model_card(
 ) -> None:
     """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
     from coalmine.files import write_text
-    from coalmine.report.model_card import model_card as card_of
-    from coalmine.results.saved import read_run_directory, refusing_damage
+    from coalmine.report.page import model_card as card_of
+    from coalmine.results.io import read_run_directory, refusing_damage
 
     with refusing_damage(directory):
         text = card_of(read_run_directory(directory), auditor=by)
@@ -131,8 +109,8 @@ def _run(
     settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
 ) -> None:
     """Run, print a summary of all methods, and draw the report."""
+    from coalmine.results.summary import finding_sentences
     from coalmine.results.tables import Table
-    from coalmine.results.words import finding_sentences
     from coalmine.runs.running import run as run_all
 
     with ExitStack() as stack:

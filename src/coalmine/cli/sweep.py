@@ -33,8 +33,8 @@ def sweep(
 
     A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
     """
-    from coalmine.drawing.files import save_in_every_format
-    from coalmine.results.files import envelope
+    from coalmine.report.charts import FORMATS, save
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts
@@ -42,7 +42,8 @@ def sweep(
     with time_limit(timeout), repeatable(), console.bars(quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     with console.busy("drawing"):
-        written = save_in_every_format({"epsilon": swept.plot()}, swept.directory)
+        figure = swept.plot()
+        written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if as_json:
         console.print_json(envelope([], sweep=swept.to_dict()))
         return

@@ -16,13 +16,12 @@ from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
-from coalmine.results.units import Unit
+from coalmine.results.verdict import Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.drawing.sections import Section
     from coalmine.simulation.data import Splits
     from coalmine.simulation.rounds import Rounds
 
@@ -61,6 +60,8 @@ class Method:
     """What its own estimators are worth, by name; those of `coalmine.stats` are known."""
     extras: ClassVar[Sequence[str]] = ()
     """Names of the JSON documents it saves next to its results."""
+    template: ClassVar[Path | None] = None
+    """Its section of the report, a template that extends coalmine's ``section.html.j2``; by default, that one."""
 
     pool_fraction: float = 0.0
     """Share of the users to set aside from the training, as a pool."""
@@ -96,6 +97,11 @@ class Method:
     @classmethod
     def check(cls, run: Any) -> None:
         """Refuse settings that do not go together with the rest of a run, with a `SettingError`."""
+
+    @classmethod
+    def views(cls, settings: Any) -> Sequence[str]:
+        """Return the views that these settings ask for: the gate fails if one has no result."""
+        return ()
 
     def insert(self, splits: Splits) -> Splits:
         """Return the data with the canaries that live in it."""
@@ -139,11 +145,9 @@ class Method:
         return result.unit
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report. By default, every result with its figures."""
-        from coalmine.drawing.sections import plain_section
-
-        return plain_section(cls, found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return what its `template` shows besides the results, by the names used there."""
+        return {}
 
     @classmethod
     def highlights(cls, found: MethodResults) -> Sequence[str]:
@@ -159,8 +163,3 @@ class Method:
             title = f"{result.method}, {result.label} ({result.score_name}): {counts}"
             tables.append(Table.of_estimates(result.estimates, title))
         return tables
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return figures for ``--figures``, by file name."""
-        return {}

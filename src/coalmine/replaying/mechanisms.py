@@ -51,7 +51,7 @@ def replay_mechanism(
         InputError: If the mechanism does not clip, so that there is no sensitivity to check.
 
     Example:
-        >>> from coalmine.simulation.mechanisms import FixedClipping
+        >>> from coalmine.simulation import FixedClipping
         >>> mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=2.0)
         >>> replay_mechanism(mechanism, dim=200, rounds=1).ok
         True
@@ -79,7 +79,7 @@ class MechanismRelease:
         expected_clients: Expected number of clients per round, which the sum is divided by.
 
     Example:
-        >>> from coalmine.simulation.mechanisms import FixedClipping
+        >>> from coalmine.simulation import FixedClipping
         >>> release = MechanismRelease(Mechanism(clipping=FixedClipping(1.0)), expected_clients=2)
         >>> release([Client(np.array([3.0, 4.0])), Client(np.zeros(2))], seed=0)["update"].round(3)
         array([0.3, 0.4])

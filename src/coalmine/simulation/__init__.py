@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coalmine.simulation.central import CentralTraining as CentralTraining
     from coalmine.simulation.client import LocalTraining as LocalTraining
-    from coalmine.simulation.evaluation import evaluate as evaluate
-    from coalmine.simulation.local_training import train_locally_private as train_locally_private
+    from coalmine.simulation.client import evaluate as evaluate
     from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
     from coalmine.simulation.mechanisms.central import EqualWeights as EqualWeights
     from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
@@ -37,20 +35,21 @@ if TYPE_CHECKING:
     from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
     from coalmine.simulation.mechanisms.central import WeightsBySize as WeightsBySize
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
+    from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
     from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
     from coalmine.simulation.optimizers import SGD as SGD
     from coalmine.simulation.optimizers import Adam as Adam
+    from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
+    from coalmine.simulation.training import train_locally_private as train_locally_private
 
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "coalmine.simulation.central": ("CentralTraining",),
-        "coalmine.simulation.client": ("LocalTraining",),
-        "coalmine.simulation.evaluation": ("evaluate",),
-        "coalmine.simulation.local_training": ("train_locally_private",),
+        "coalmine.simulation.client": ("LocalTraining", "evaluate"),
         "coalmine.simulation.mechanisms.central": (
             "AdaptiveClipping",
             "EqualWeights",
@@ -61,14 +60,16 @@ __getattr__, __all__ = lazy_names(
         ),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",
+            "LDPServer",
             "LocalGaussian",
             "LocalMechanism",
+            "OwnMechanism",
         ),
         "coalmine.simulation.mechanisms.privunit": ("PrivUnit2",),
         "coalmine.simulation.optimizers": (
             "SGD",
             "Adam",
         ),
-        "coalmine.simulation.training": ("Training",),
+        "coalmine.simulation.training": ("CentralTraining", "Training", "train_locally_private"),
     },
 )

@@ -106,31 +106,24 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     try:
         return copy.deepcopy(module).to(place)
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
-        raise _no_device(device, error) from error
+        raise InputError(f"device must be one that torch has here, got {str(device)!r}: {error!s:.200}") from error
 
 
 def parse_device(device: torch.device | str) -> torch.device:
-    """Return a device by its name. That torch has it here shows only when something is moved there.
+    """Return a device by its name. Whether torch has it here shows only when something is moved there.
 
     Processes that are forked later cannot use a device that was used before.
 
     Raises:
-        InputError: If torch knows no such device, or it is ``"meta"``.
+        InputError: If torch knows no such device, or it is ``"meta"``, whose tensors hold no numbers.
     """
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise _no_device(device, error) from error
+        raise InputError(f"device must be one that torch knows, such as cpu, got {str(device)!r}") from error
     if place.type == "meta":
-        raise InputError(
-            f"device must be one that computes, such as cpu, got {str(device)!r}: its tensors hold no numbers"
-        )
+        raise InputError(f"device must be one that computes, such as cpu, got {str(device)!r}")
     return place
-
-
-def _no_device(device: object, error: Exception) -> InputError:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return InputError(f"device must be one that torch has here, such as cpu, got {str(device)!r}: {reason}")
 
 
 def parameter_vector(module: nn.Module) -> Tensor:
@@ -140,15 +133,10 @@ def parameter_vector(module: nn.Module) -> Tensor:
         InputError: If the module has no trainable parameters, or some that cannot be part of a vector.
     """
     for name, value in module.named_parameters():
-        if is_lazy(value):
+        if is_lazy(value) or value.is_complex() or value.is_quantized or value.is_meta or value.is_sparse:
             raise InputError(
-                f"parameter {name!r} has no shape before the first batch (a lazy layer such as LazyLinear): name its "
-                "input size, or call the model once on a batch before you pass it"
-            )
-        if value.layout != torch.strided or value.is_complex() or value.is_quantized or value.is_meta:
-            raise InputError(
-                f"parameter {name!r} must hold real numbers, stored densely: {value.dtype}, {value.layout} on device "
-                f"{value.device} cannot be part of one vector"
+                f"parameter {name!r} must hold real numbers, stored densely: it is {value.dtype} on {value.device}, or "
+                "has no shape yet (give a lazy layer its input size)"
             )
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
     if not pieces:

@@ -1,4 +1,4 @@
-"""What federated and central trainings share: rounds, checkpoints, evaluation, releases to audits."""
+"""What federated and central training share: rounds, checkpoints, evaluation, releases to audits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
+from coalmine.simulation.client import evaluate
 from coalmine.simulation.data.federated import FederatedData, digest_of
-from coalmine.simulation.evaluation import evaluate
-from coalmine.simulation.models.tasks import check_fits
+from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 from coalmine.vectors import AnyVector
 
@@ -43,22 +43,23 @@ class Rounds(ABC):
         evaluate_every: int | None,
         audits: Sequence[Audit],
         seed: int,
+        device: torch.device | str | None,
         private: bool,
     ) -> None:
         check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
         check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
-        if test is not None:
-            check_kind("test", test, FederatedData, "FederatedData, such as load(name).test")
+        check_kind("test", data if test is None else test, FederatedData, "FederatedData, such as load(name).test")
         check_audits(audits)
         if test is None and evaluate_every is not None:
             raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
+        if test is not None and test.task != data.task:
+            raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
+        model = flat.moved(model, device)
         flat.check_module(model, private=private)
         check_fits(model, data.task, name=type(model).__name__)
-        if test is not None and test.task != data.task:
-            raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)
         self.state = TrainingState(model=flat.parameter_vector(model))
         self._start = digest_of(self.state.model.cpu().numpy())
@@ -99,6 +100,13 @@ class Rounds(ABC):
         self._model.load(self.state.model)
         return copy.deepcopy(self._model.module).eval()
 
+    def evaluate(self) -> Metrics:
+        """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
+        if self.test is None:
+            raise InputError("there is no test data to evaluate on: set test")
+        with one_thread():
+            return evaluate(self.module(), self.data.task, self.test)
+
     @shown_if_slow()
     def run(
         self,
@@ -128,7 +136,11 @@ class Rounds(ABC):
         directory = None if checkpoints is None else Path(checkpoints)
         check_count("checkpoint_every", checkpoint_every)
         if directory and checkpoint.holds_one(directory):
-            self._resume(directory, end)
+            saved = checkpoint.load(directory, self._fingerprint())
+            if saved.round > end:
+                raise InputError(f"{directory} holds a checkpoint after round {saved.round}, past {end}: use another")
+            if saved.round > self.state.round:
+                self._restore(saved)
         bar: AbstractContextManager[Advance] = nullcontext(lambda done, text: None)
         if progress is None:
             bar = reporting("training", end)
@@ -145,19 +157,6 @@ class Rounds(ABC):
             self._release_resources()
         return self.history
 
-    def evaluate(self) -> Metrics:
-        """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
-        if self.test is None:
-            raise InputError("there is no test data to evaluate on: set test")
-        return self._evaluate(self.state.model)
-
-    def _evaluate(self, model: Tensor) -> Metrics:
-        """The test metrics of a parameter vector."""
-        assert self.test is not None
-        with one_thread():
-            self._model.load(model)
-            return evaluate(self._model.module, self.data.task, self.test)
-
     def save(self, directory: Path | str) -> None:
         """Write a checkpoint: the state of the training and of its audits."""
         self.state.audits = [
@@ -167,24 +166,19 @@ class Rounds(ABC):
 
     def load(self, directory: Path | str) -> Self:
         """Restore a checkpoint of this training; raises `InputError` if it is of another one."""
-        device, self.state = self.state.model.device, checkpoint.load(Path(directory), self._fingerprint())
-        self.state.model = self.state.model.to(device)
-        # Counts of steps, which have no dimensions, stay on the CPU.
-        for tensors in self.state.optimizer.values():
-            tensors[:] = [tensor.to(device) if tensor.ndim else tensor for tensor in tensors]
-        for audit, saved in zip(self.audits, self.state.audits, strict=False):
-            audit.restore({name: value.numpy() for name, value in saved.items()})
+        self._restore(checkpoint.load(Path(directory), self._fingerprint()))
         return self
 
-    def _resume(self, directory: Path, end: int) -> None:
-        """Load a checkpoint if it is ahead of the current state."""
-        saved_rounds = checkpoint.load(directory, self._fingerprint()).round
-        if saved_rounds > end:
-            raise InputError(
-                f"{directory} holds a checkpoint after {saved_rounds} rounds, past round {end}: use another directory"
-            )
-        if saved_rounds > self.state.round:
-            self.load(directory)
+    def _restore(self, state: TrainingState) -> None:
+        """Continue from a state that was read from a checkpoint."""
+        device = self.state.model.device
+        state.model = state.model.to(device)
+        # Counts of steps, which have no dimensions, stay on the CPU.
+        for tensors in state.optimizer.values():
+            tensors[:] = [tensor.to(device) if tensor.ndim else tensor for tensor in tensors]
+        for audit, saved in zip(self.audits, state.audits, strict=True):
+            audit.restore({name: value.numpy() for name, value in saved.items()})
+        self.state = state
 
     def _fingerprint(self) -> dict[str, str]:
         """Everything that determines the results, as text: a checkpoint must match all of it."""
@@ -202,32 +196,32 @@ class Rounds(ABC):
 
     def _advance(self) -> None:
         """Run one round and show the audits what their views release of it."""
-        number = self.state.round
+        number, before = self.state.round, self.state
         self._before_round()
         try:
             state, update, divisor = self._round()
-            self._measure(state, number)
+            if not math.isfinite(flat.norms(state.model[None])):
+                raise _diverged(number)
+            self.state = state
+            last = number + 1 == self.rounds
+            if self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
+                state.history[-1].update(self.evaluate())
+                if not math.isfinite(state.history[-1]["loss"]):
+                    raise _diverged(number)
         except BaseException:
+            self.state = before
             for audit in self.audits:
                 audit.discard(number)
             raise
-        self.state = state
         for audit in self.audits:
             for view in audit.views:
                 if view.shows(number, self.rounds):
                     vector = shown(state.model if view.kind == "model" else update)
                     audit.observe(number, **{view.kind: vector}, divisor=divisor)
 
-    def _measure(self, state: TrainingState, number: int) -> None:
-        """Add test metrics to the history if this round is evaluated; raise `InputError` if the model diverged."""
-        last = number + 1 == self.rounds
-        finite = math.isfinite(flat.norms(state.model[None]))
-        if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
-            state.history[-1].update(self._evaluate(state.model))
-        if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
-            raise InputError(
-                f"the model diverged in round {number}, which was aborted: lower the learning rates or the noise"
-            )
+
+def _diverged(number: int) -> InputError:
+    return InputError(f"the model diverged in round {number}, which was aborted: lower the learning rates or the noise")
 
 
 def shown(vector: Tensor) -> AnyVector:

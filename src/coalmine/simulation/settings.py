@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from coalmine.config.settings import Settings
-from coalmine.errors import InputError
-from coalmine.parsing import parse_kind
+from coalmine.errors import InputError, parse_kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,10 +81,6 @@ class TrainingSettings(Settings):
         description="how examples are divided among clients: natural, iid:N, dirichlet:A/N or balanced:N; by default "
         "the data set's standard partition",
     )
-    test_fraction: float | None = Field(
-        None, examples=[0.2], gt=0, lt=1, description="fraction of users held out for testing"
-    )
-    min_examples: int = Field(1, ge=1, description="skip users with fewer examples")
     level: Literal["words", "characters"] | None = Field(
         None, examples=["words"], description="tokens of text: words or characters"
     )
@@ -136,13 +131,12 @@ class TrainingSettings(Settings):
         "run can be resumed on another one",
     )
 
-    @field_validator("clip_norm", "cohort", "weights", "device")
+    @field_validator("clip_norm", "cohort", "weights")
     @classmethod
-    def _readable(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _readable(cls, value: str, info: ValidationInfo) -> str:
         """Check the syntax here, where the error can name the line of the file."""
-        readers = {"clip_norm": _clipping, "cohort": _sampling, "weights": _weighting, "device": _device}
-        if value is not None:
-            readers[str(info.field_name)](value)
+        readers = {"clip_norm": _clipping, "cohort": _sampling, "weights": _weighting}
+        readers[str(info.field_name)](value)
         return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
@@ -153,9 +147,7 @@ class TrainingSettings(Settings):
             self.data,
             partition=self.partition,
             seed=self.seed,
-            test_fraction=self.test_fraction,
             pool_fraction=pool_fraction,
-            min_examples=self.min_examples,
             level=self.level,
             positions=self.positions,
             vocabulary_size=self.vocabulary_size,
@@ -180,11 +172,6 @@ class TrainingSettings(Settings):
         """Clipping, weights and noise."""
         from coalmine.simulation import Mechanism
 
-        if self.clip_norm == "none" and self.noise_multiplier > 0:
-            raise InputError(
-                f"noise_multiplier is {self.noise_multiplier}, but clip_norm is none: set clip_norm to a number, or "
-                "noise_multiplier to 0"
-            )
         return Mechanism(
             clipping=_clipping(self.clip_norm),
             noise_multiplier=self.noise_multiplier,
@@ -198,7 +185,7 @@ class TrainingSettings(Settings):
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
         from coalmine.simulation import Training
-        from coalmine.simulation.mechanisms.planted_bug import with_bug
+        from coalmine.simulation.mechanisms.central import with_bug
 
         mechanism = self.mechanism()
         if self.bug is not None:
@@ -238,13 +225,6 @@ def _clipping(text: str) -> Clipping:
         "adaptive:": lambda start: AdaptiveClipping(initial=float(start)),
     }
     return parse_kind(text, kinds, f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}")
-
-
-def _device(text: str) -> object:
-    """Check the setting ``device``."""
-    from coalmine.simulation.flat import parse_device
-
-    return parse_device(text)
 
 
 def _weighting(text: str) -> Weighting:

@@ -1,4 +1,4 @@
-"""Federated training: cohorts of clients, a privacy mechanism, a server.
+"""Three ways to train: federated with central privacy, central without privacy, and with local privacy.
 
 ``Training._noisy_mean`` is one round's release: the kernel clips and sums the updates (`coalmine.simulation.kernels`),
 audits add their canaries, and the mechanism's noise is added to the sum (`coalmine.simulation.mechanisms.central`).
@@ -6,8 +6,10 @@ audits add their canaries, and the mechanism's noise is added to the sum (`coalm
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,23 +17,27 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
-from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, Sampling
+from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
-from coalmine.simulation import flat
+from coalmine.seeds import generator
 from coalmine.simulation.checkpoint import Metrics, TrainingState
-from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.frozen_clients import FrozenClients, pays
+from coalmine.simulation.client import LocalTraining, loss_of, seed_dropout, tensors
+from coalmine.simulation.data.federated import Examples, FederatedData
+from coalmine.simulation.flat import FlatModel, device_of
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
+from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, shown
 from coalmine.simulation.workers import ClientWork, Workers, one_thread
 from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat as flat_vector
+
+# Frozen rounds keep the updates of all clients if they fit into this many bytes.
+_MOST_BYTES = 1 << 29
 
 
 class Training(Rounds):
@@ -91,17 +97,12 @@ class Training(Rounds):
         workers: int = 1,
         device: torch.device | str | None = None,
     ) -> None:
-        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
-        model = flat.moved(model, device)
-        if client is not None:
-            check_kind("client", client, LocalTraining, "LocalTraining(...)")
-        if mechanism is not None:
-            check_kind("mechanism", mechanism, Mechanism, "Mechanism(...)")
-        if server is not None:
-            check_optimizer("server", server)
-        check_kind("sampling", sampling, Sampling, "a sampling such as Poisson(0.1)")
         self.sampling, self.client = sampling, client or LocalTraining()
         self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
+        check_kind("sampling", self.sampling, Sampling, "a sampling such as Poisson(0.1)")
+        check_kind("client", self.client, LocalTraining, "LocalTraining(...)")
+        check_kind("mechanism", self.mechanism, Mechanism, "Mechanism(...)")
+        check_optimizer("server", self.server)
         super().__init__(
             model=model,
             data=data,
@@ -110,21 +111,23 @@ class Training(Rounds):
             evaluate_every=evaluate_every,
             audits=audits,
             seed=seed,
+            device=device,
             private=self.mechanism.private,
         )
+        if workers != 1 and self._model.device.type != "cpu":
+            raise InputError(f"workers must be 1 on the device {self._model.device}, got {workers}: they share the CPU")
         sampling.check(len(data), rounds)
-        if rounds:  # raises if the noise on counts uses up the whole noise multiplier
+        if rounds:
             expected = self.expected_clients(0)
             noise_multiplier = self.mechanism.update_noise(expected)
             layers = dict(zip(self._model.names, self._model.shapes, strict=True))
+            claimed = self.sampling.accounted(len(data), rounds) if self.private else None
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
-                audit.describe(layers=layers, sampling=self._claimed_sampling(), even_noise=True)
-        if workers != 1 and self._model.device.type != "cpu":
-            raise InputError(f"workers must be 1 on the device {self._model.device}, got {workers}: they share the CPU")
+                audit.describe(layers=layers, sampling=claimed, even_noise=True)
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
-            kernel = choose_kernel(model, data, self.client)
+            kernel = choose_kernel(self._model.module, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)
         self.state.clip_norm = self.mechanism.clipping.start()
@@ -134,7 +137,7 @@ class Training(Rounds):
         """The name of the kernel that computes the clients' updates (`coalmine.simulation.kernels`)."""
         return type(self._work.kernel).__name__
 
-    def claim(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Claim:
+    def claim(self, delta: float) -> Claim:
         """The claimed guarantee for all rounds of this configuration; ε is infinite without noise.
 
         With cohorts of fixed size, adjacent data sets differ in one client being replaced by another. That moves the
@@ -142,44 +145,16 @@ class Training(Rounds):
 
         Args:
             delta: The δ at which to state ε.
-            sampling: How to account for sampling; by default as the cohorts draw. Anything else must be an upper bound:
-                ``EveryRound()``, or ``AtMost`` with the rounds of the most frequent client.
-            accountant: Name of the accountant; None takes the tightest available.
-
-        Raises:
-            InputError: If ``sampling`` is not an upper bound.
         """
-        if sampling is not None:
-            self._check_bound(sampling)
-        elif self.mechanism.private:
-            sampling = self.sampling.accounted(len(self.data), self.rounds)
-        else:
-            sampling = EveryRound()
-        noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
-        # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
-        rounds = max(self.rounds, sampling.times) if isinstance(sampling, AtMost) else self.rounds
-        return Claim(noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant)
+        noise = self.mechanism.noise_multiplier
+        sampling = self.sampling.accounted(len(self.data), self.rounds) if self.private else EveryRound()
+        if isinstance(sampling, FixedSize):
+            noise /= 2
+        return Claim(noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta)
 
     def expected_clients(self, round: int) -> float:
         """The expected number of clients in a round."""
         return self.sampling.expected(len(self.data), self.rounds, round)
-
-    def _claimed_sampling(self) -> Sampling | None:
-        """The sampling that the claim assumes; None without a claim."""
-        return self.sampling.accounted(len(self.data), self.rounds) if self.mechanism.private else None
-
-    def _check_bound(self, sampling: Sampling) -> None:
-        """Raise `InputError` for a sampling that claims less participation than the cohorts have."""
-        exposures = self.sampling.exposures(len(self.data), self.rounds)
-        match sampling:
-            case AtMost():
-                holds = sampling.times >= exposures
-            case EveryRound():
-                holds = exposures <= self.rounds
-            case _:
-                holds = sampling == self.sampling.accounted(len(self.data), self.rounds)
-        if not holds:
-            raise InputError(f"{sampling} is not an upper bound for {self.sampling}: use AtMost(times={exposures})")
 
     def _settings(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("sampling", "client", "mechanism", "server")}
@@ -189,48 +164,57 @@ class Training(Rounds):
 
     def _before_round(self) -> None:
         """Run the frozen rounds that audits ask for: they release updates and leave the model as it is."""
+        number = self.state.round
         for index, audit in enumerate(self.audits):
-            frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
+            frozen = check_count("the number of frozen rounds", audit.frozen_rounds(number), least=0)
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
-            clients = self._frozen_clients(frozen, first)
-            for trial in track(range(frozen), f"frozen rounds before round {self.state.round}", words=audit.live):
-                if trial >= audit.frozen_rounds(self.state.round):
+            updates = self._frozen_updates(frozen, first)
+            for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
+                if trial >= audit.frozen_rounds(number):
                     break  # the audit has seen enough
-                planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
+                planted = audit.plant(number, clip_norm=self.state.clip_norm, trial=trial)
                 contributions = [] if planted is None else [planted]
-                update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=clients)
-                vector = shown(update)
-                audit.observe(self.state.round, update=vector, trial=trial, divisor=divisor)
+                update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=updates)
+                audit.observe(number, update=shown(update), trial=trial, divisor=divisor)
 
-    def _frozen_clients(self, rounds: int, trial: int) -> FrozenClients | None:
-        """Clients whose updates are kept for so many frozen rounds; None if that does not pay."""
-        number, population = self.state.round, len(self.data)
-        if not pays(population, self.dim, needed=rounds * self.expected_clients(number)):
+    def _frozen_updates(self, rounds: int, trial: int) -> PartialSum | None:
+        """Every client's clipped and weighted update (clients, d) on the frozen model; None to train clients anew.
+
+        Frozen rounds draw fresh cohorts and fresh noise. Only the order of a client's batches is then drawn once, and
+        is part of what the other clients send: bounds on ε hold whatever that is.
+        """
+        state, population = self.state, len(self.data)
+        needed = rounds * self.expected_clients(state.round)
+        if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
-        return FrozenClients(
-            self._work,
-            self._workers,
-            self.state.model,
-            round=number,
-            trial=trial,
-            clip_norm=self.state.clip_norm,
-        )
+        everyone = np.arange(population)
+        items = self._work.items(state.round, trial, everyone, self._weights, state.clip_norm)
+        rows = torch.empty(population, self.dim, device=state.model.device)
+        norms, losses = np.empty(population), np.empty(population)
+        for item, part in zip(items, self._workers.each(ClientWork.updates, state.model, items), strict=True):
+            rows[torch.from_numpy(item.clients).to(rows.device)] = part.total
+            norms[item.clients], losses[item.clients] = part.norms, part.losses
+        updates = PartialSum(rows, norms, losses)
+        self._check_finite(everyone, updates)
+        return updates
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         contributions = [contribution for contribution in planted if contribution is not None]
         update, divisor, norms, losses = self._noisy_mean(contributions)
-        cohort = np.unique(self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number))
+        cohort = self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number)
         for audit in self.audits:
             audit.cohort(number, cohort.tolist(), len(self.data))
-        model, optimizer_state = _server_step(self.server, state, update)
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
         if math.isfinite(state.clip_norm):
             metrics["clip_norm"] = state.clip_norm
+        model, optimizer_state = state.model.clone(), _copied(state.optimizer)
+        # Optimizers descend along gradients; the update already points downhill.
+        self.server.step([model], [-update], optimizer_state)
         expected = self.expected_clients(number)
         after = TrainingState(
             model=model,
@@ -242,7 +226,7 @@ class Training(Rounds):
         return after, update, divisor
 
     def _noisy_mean(
-        self, planted: Sequence[Contribution], trial: int = 0, frozen: FrozenClients | None = None
+        self, planted: Sequence[Contribution], trial: int = 0, frozen: PartialSum | None = None
     ) -> tuple[Tensor, float, Floats, Floats]:
         """One round's release: the noisy mean update, its divisor, and the clients' norms and losses (not released)."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
@@ -253,8 +237,8 @@ class Training(Rounds):
             clients = self._workers.sum(self.state.model, items)
             self._check_finite(np.concatenate([np.arange(0), *(item.clients for item in items)]), clients)
         else:
-            clients = frozen.sum(cohort, weights)
-            self._check_finite(cohort, clients)
+            takes_part = torch.from_numpy(np.bincount(cohort, minlength=population)).to(frozen.total)
+            clients = PartialSum(takes_part @ frozen.total, frozen.norms[cohort], frozen.losses[cohort])
         total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
@@ -286,10 +270,194 @@ class Training(Rounds):
             )
 
 
-def _server_step(server: Optimizer, state: TrainingState, update: Tensor) -> tuple[Tensor, OptimizerState]:
-    """The new model and optimizer state after a server step along ``update``; ``state`` is not changed."""
-    model = state.model.clone()
-    optimizer_state = {key: [tensor.clone() for tensor in tensors] for key, tensors in state.optimizer.items()}
-    # Optimizers descend along gradients; the update already points downhill.
-    server.step([model], [-update], optimizer_state)
-    return model, optimizer_state
+class CentralTraining(Rounds):
+    """Central (not federated) training on batches of records, without privacy.
+
+    Audits observe it as they observe a federated training; the update of a round is the change of the model. There is
+    no sum of clients' updates, so canaries must be part of the data.
+
+    Args:
+        model: The model to start from; it is not changed.
+        data: The records, grouped by user.
+        rounds: Number of rounds, each of ``steps`` optimizer steps.
+        steps: Steps per round.
+        batch_size: Records per step.
+        optimizer: `SGD` or `Adam`; by default SGD with learning rate 0.1.
+        order: ``"shuffled"`` draws records in random order (the IID setting of Thakkar et al., 2020); ``"by-user"``
+            goes through one user's records after the other's, in a new order of users per epoch (their non-IID one).
+        test: Test data, evaluated after the last round.
+        evaluate_every: Evaluate after every this many rounds as well.
+        audits: Audits that observe the training.
+        seed: Seed for the order of the records, and for dropout.
+        device: Device to train on, such as ``"cuda"``; by default where the model is.
+
+    Raises:
+        InputError: If the arguments do not fit each other, or an audit wants to insert updates.
+
+    Example:
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import load
+        >>> data = load("digits").train
+        >>> central = CentralTraining(model=models.build("logistic", data.task), data=data, rounds=2, steps=5)
+        >>> len(central.run())
+        2
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        data: FederatedData,
+        rounds: int,
+        steps: int = 100,
+        batch_size: int = 32,
+        optimizer: Optimizer | None = None,
+        order: Literal["shuffled", "by-user"] = "shuffled",
+        test: FederatedData | None = None,
+        evaluate_every: int | None = None,
+        audits: Sequence[Audit] = (),
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.optimizer, self.order = optimizer or SGD(learning_rate=0.1), order
+        check_optimizer("optimizer", self.optimizer)
+        if order not in ("shuffled", "by-user"):
+            raise InputError(f"order must be shuffled or by-user, got {order!r}")
+        super().__init__(
+            model=model,
+            data=data,
+            rounds=rounds,
+            test=test,
+            evaluate_every=evaluate_every,
+            audits=audits,
+            seed=seed,
+            device=device,
+            private=False,
+        )
+        self.steps, self.batch_size = check_count("steps", steps), check_count("batch_size", batch_size)
+        self._records = data.indices
+        self._epoch, self._order = -1, self._records  # the last epoch that was ordered, and its order of records
+
+    def claim(self, delta: float) -> Claim:
+        """An infinite ε: there is no noise."""
+        return Claim(noise_multiplier=0.0, sampling=EveryRound(), rounds=self.rounds, delta=delta)
+
+    def _settings(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("steps", "batch_size", "optimizer", "order")}
+
+    def _before_round(self) -> None:
+        """Raise `InputError` if an audit expects a sum of clients' updates."""
+        number = self.state.round
+        for audit in self.audits:
+            if audit.frozen_rounds(number) or audit.plant(number, clip_norm=math.inf) is not None:
+                raise InputError(
+                    f"{type(audit).__name__} inserts updates or asks for frozen rounds, but central training has no "
+                    "sum of clients' updates: insert canaries into the data instead"
+                )
+
+    def _round(self) -> tuple[TrainingState, Tensor, None]:
+        number, state, device = self.state.round, self.state, self._model.device
+        self._model.load(state.model)
+        self._model.reset_buffers()
+        optimizer_state, losses = _copied(state.optimizer), []
+        rng_state = torch.get_rng_state()
+        for step in range(number * self.steps, (number + 1) * self.steps):
+            inputs, targets = tensors(self._batch(step), self.data.task, device=device)
+            # Dropout and similar layers draw from torch's global generator: seed it per step.
+            seed_dropout(int(generator(self.seed, "central", 0, step + 1).integers(2**32)), device)
+            loss = loss_of(self._model.module, self.data.task, inputs, targets)
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                raise InputError(
+                    f"the loss is {losses[-1]} in step {step} of round {number}, which was aborted: lower the learning "
+                    "rate"
+                )
+            gradients = self._model.gradients(loss)
+            with torch.no_grad():
+                self.optimizer.step(self._model.parameters, gradients, optimizer_state)
+        torch.set_rng_state(rng_state)
+        model = self._model.vector
+        metrics: Metrics = {"round": number, "train_loss": float(np.mean(losses))}
+        after = TrainingState(
+            model=model, optimizer=optimizer_state, round=number + 1, history=[*state.history, metrics]
+        )
+        return after, model - state.model, None
+
+    def _batch(self, step: int) -> Examples:
+        """The records of a step, counted from the start of the training."""
+        records = self._records
+        epoch, part = divmod(step, -(-len(records) // self.batch_size))
+        if epoch != self._epoch:
+            draw = generator(self.seed, "central", epoch + 1)
+            if self.order == "shuffled":
+                order = records[draw.permutation(len(records))]
+            else:
+                users = np.split(records, np.cumsum(self.data.sizes)[:-1])
+                order = np.concatenate([users[user] for user in draw.permutation(len(users))])
+            self._epoch, self._order = epoch, order
+        rows = self._order[part * self.batch_size : (part + 1) * self.batch_size]
+        return Examples(self.data.inputs[rows], self.data.targets[rows])
+
+
+def _copied(state: OptimizerState) -> OptimizerState:
+    """A copy of an optimizer's state."""
+    return {key: [tensor.clone() for tensor in tensors] for key, tensors in state.items()}
+
+
+def train_locally_private(
+    module: nn.Module,
+    data: FederatedData,
+    *,
+    mechanism: LocalMechanism,
+    server: LDPServer,
+    rounds: int,
+    clients: int,
+    rng: np.random.Generator,
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+) -> nn.Module:
+    """Train a model from randomized gradient reports (Matsumoto et al., 2022, Algorithm 2, with many clients).
+
+    Each report has the mechanism's ε; a client that takes part in m rounds spends m times that. The paper starts from
+    θ₀ = 0, where only the last layer of a network has a gradient; this starts from the given module.
+
+    Args:
+        module: The model to start from; it is not changed.
+        data: The clients' examples.
+        mechanism: How clients randomize their gradients.
+        server: What the server does with the mean report.
+        rounds: Number of rounds.
+        clients: Number of clients per round, drawn without replacement.
+        rng: Source of all randomness.
+        track: Wraps the iterable of rounds, for instance to show progress.
+
+    Returns:
+        A trained copy of the module.
+
+    Raises:
+        InputError: If there are fewer clients than a round needs, or a mechanism's report is not usable.
+
+    Example:
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import load
+        >>> from coalmine.simulation import LDPSGD
+        >>> data = load("digits").train
+        >>> trained = train_locally_private(
+        ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),
+        ...     server=LDPServer(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
+        ... )
+    """
+    rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
+    if clients > len(data):
+        raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
+    if device_of(module).type != "cpu":
+        raise InputError(f"local mechanisms run on the CPU, but the model is on {device_of(module)}: pass module.cpu()")
+    model = FlatModel(module)
+    for _ in track(range(rounds)):
+        total = np.zeros(model.dim, dtype=np.float64)
+        for client in rng.choice(len(data), clients, replace=False):
+            loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))
+            gradient = model.flatten(model.gradients(loss)).numpy()
+            total += mechanism.randomize(gradient, rng)[0]
+        means = (total / clients).astype(np.float32)[None]
+        model.load(torch.from_numpy(server.move(model.vector.numpy(), means, mechanism)[0]))
+    return copy.deepcopy(model.module)

@@ -1,34 +1,35 @@
 """Client work in one process or in several, with the same results to the last bit.
 
-The kernel cuts a cohort into chunks. Whichever worker is free computes the next chunk's sum, and the sums are added in
-the order of the chunks. The number of workers therefore changes the running time and nothing else.
+The kernel cuts a cohort into chunks. Whichever worker is free computes the next chunk, and the results are added in the
+order of the chunks. The number of workers therefore changes the running time and nothing else.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coalmine.arrays import Floats, Ints
+from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_count
+from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation.client import Participant
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.kernel import Kernel, PartialSum
-from coalmine.simulation.memory import keep_freed_memory
-from coalmine.threads import single_thread
-from coalmine.usercode import blamed, describe_error
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,6 @@ class ClientWork:
     kernel: Kernel
     seed: int
 
-    def do(self, model: Tensor, item: WorkItem, out: Tensor) -> PartialSum:
-        """The clipped sum of the item's clients, trained from ``model`` and written to ``out``."""
-        clients = [
-            Participant(
-                self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, item.round, item.trial)
-            )
-            for i, weight in zip(item.clients.tolist(), item.weights, strict=True)
-        ]
-        return self.kernel.clipped_sum(model, clients, item.clip_norm, out)
-
     def items(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[WorkItem]:
         """Cut a cohort into work items."""
         if not len(clients):
@@ -71,6 +62,30 @@ class ClientWork:
         chunks = zip(np.split(clients, stops), np.split(weights, stops), strict=True)
         return [WorkItem(round, trial, chunk, chunk_weights, clip_norm) for chunk, chunk_weights in chunks]
 
+    def sum(self, model: Tensor, item: WorkItem) -> PartialSum:
+        """The clipped and weighted sum of the item's clients, trained from ``model``."""
+        return self.kernel.clipped_sum(model, self._participants(item), item.clip_norm, torch.empty_like(model))
+
+    def updates(self, model: Tensor, item: WorkItem) -> PartialSum:
+        """The terms of that sum: a ``total`` of shape (clients, d)."""
+        parts = list(self.kernel.clipped_updates(model, self._participants(item), item.clip_norm))
+        rows = torch.cat([part.rows for part in parts])
+        return PartialSum(
+            rows, np.concatenate([part.norms for part in parts]), np.concatenate([part.losses for part in parts])
+        )
+
+    def _participants(self, item: WorkItem) -> list[Participant]:
+        """The item's clients, each with its own random stream."""
+        participants = []
+        for client, weight in zip(item.clients.tolist(), item.weights.tolist(), strict=True):
+            stream = partial(generator, self.seed, "batches", client, item.round, item.trial)
+            participants.append(Participant(self.data.client(client), weight, stream))
+        return participants
+
+
+Task = Callable[[ClientWork, Tensor, WorkItem], PartialSum]
+"""What to compute for an item: ``ClientWork.sum`` or ``ClientWork.updates``."""
+
 
 class Workers:
     """Computes work items in this process or, with a ``count`` above 1, in ``count`` worker processes.
@@ -80,148 +95,99 @@ class Workers:
 
     def __init__(self, work: ClientWork, count: int) -> None:
         self._work, self._count = work, check_count("workers", count)
-        self._processes: list[_Process] = []
+        self._pool: ProcessPoolExecutor | None = None
 
     def sum(self, model: Tensor, items: Sequence[WorkItem]) -> PartialSum:
         """The sum of the items' sums, and their clients' norms and losses, all in the order of the items."""
         norms, losses = [np.empty(0)], [np.empty(0)]
-        total: Tensor | None = None
-        for part in self.parts(model, items):
-            total = part.total if total is None else total.add_(part.total)
+        total = torch.zeros_like(model)
+        for part in self.each(ClientWork.sum, model, items):
+            total += part.total
             norms.append(part.norms)
             losses.append(part.losses)
-        if total is None:
-            total = torch.zeros_like(model)
         return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
-    def parts(self, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
-        """The items' sums in their order; only the first stays valid when the next is asked for."""
+    def each(self, task: Task, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
+        """What ``task`` makes of each item, in the order of the items."""
         if self._count == 1:
             for item in items:
-                yield self._work.do(model, item, torch.empty_like(model))
+                yield task(self._work, model, item)
             return
-        if not self._processes:
+        if self._pool is None:
             self._model = torch.empty_like(model).share_memory_()
-            self._processes = [_Process(self._work, self._model) for _ in range(self._count)]
+            # fork shares the data without copying it; on systems without fork the work is pickled
+            method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+            context = multiprocessing.get_context(method)
+            arguments = (self._work, self._model, os.getpid())
+            self._pool = ProcessPoolExecutor(self._count, context, initializer=_start_worker, initargs=arguments)
         self._model.copy_(model)
         finished = False
         try:
-            yield from self._distribute(items)
+            for total, norms, losses in self._pool.map(partial(_in_worker, task), items):
+                yield PartialSum(torch.from_numpy(total), norms, losses)
             finished = True
+        except BrokenProcessPool:
+            raise InputError(
+                "a worker process died, perhaps out of memory. The current round was aborted; run again to continue "
+                "from the last checkpoint, with fewer workers if memory is short"
+            ) from None
         finally:
-            if not finished:  # replies may still be on their way that the next round must not read
+            if not finished:  # items may still be at work, and the next round's model must not reach them
                 self.close()
-
-    def _distribute(self, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
-        """Hand work items to idle processes, and yield their sums in the order of the items."""
-        idle, busy = list(self._processes), {}
-        waiting: dict[int, PartialSum] = {}
-        started = yielded = 0
-        while yielded < len(items):
-            # Nobody runs far ahead of the sum that is needed next, so that only a few vectors are waiting.
-            while idle and started < min(len(items), yielded + 3 * self._count):
-                process = idle.pop()
-                process.send(items[started])
-                busy[process.connection] = (process, started)
-                started += 1
-            for connection in wait(list(busy)):
-                process, number = busy.pop(connection)
-                part = process.receive()
-                # The process writes its next sum to the same shared memory: copy what must outlive that.
-                if number == 0 or (started < len(items) and number != yielded):
-                    part = PartialSum(part.total.clone(), part.norms, part.losses)
-                if number == yielded:
-                    yield part
-                    yielded += 1
-                else:
-                    waiting[number] = part
-                idle.append(process)
-            while yielded in waiting:
-                yield waiting.pop(yielded)
-                yielded += 1
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
-            process.stop()
-        self._processes = []
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
-class _Process:
-    """A worker process, which shares two vectors with its parent: the model, to read, and its sum, to write."""
-
-    def __init__(self, work: ClientWork, model: Tensor) -> None:
-        # fork shares the data without copying it; on systems without fork the work is pickled
-        method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-        context: Any = multiprocessing.get_context(method)
-        self._total = torch.empty_like(model).share_memory_()
-        self.connection, child_end = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(work, model, self._total, child_end, os.getpid()), daemon=True
-        )
-        self._process.start()
-        child_end.close()
-
-    def send(self, item: WorkItem) -> None:
-        """Start a work item."""
-        with self._explain_death():
-            self.connection.send(item)
-
-    def receive(self) -> PartialSum:
-        """The result of the work item, or its exception."""
-        with self._explain_death():
-            answer = self.connection.recv()
-        if isinstance(answer, Exception):
-            raise answer
-        return PartialSum(self._total, *answer)
-
-    @contextmanager
-    def _explain_death(self) -> Iterator[None]:
-        """Turn a broken connection into an error that says what happened."""
-        try:
-            yield
-        except (EOFError, ConnectionError):
-            self._process.join(5)
-            raise InputError(
-                f"a worker process died with exit code {self._process.exitcode}, perhaps out of memory. The "
-                "current round was aborted; run again to continue from the last checkpoint, with fewer workers if "
-                "memory is short"
-            ) from None
-
-    def stop(self) -> None:
-        """End the process, by force if it does not end by itself."""
-        with suppress(OSError):
-            self.connection.send(None)
-        self.connection.close()
-        self._process.join(5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+_in_process: tuple[ClientWork, Tensor] | None = None  # in a worker: its work, and the model in shared memory
 
 
-def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
-    """The main loop of a worker process: compute work items until asked to stop or until the parent is gone."""
-    # A batch system may send SIGTERM to all processes: the parent decides when to stop.
+def _start_worker(work: ClientWork, model: Tensor, parent: int) -> None:
+    """Prepare a worker process."""
+    global _in_process  # noqa: PLW0603
+    _in_process = (work, model)
+    # A terminal or a batch system may send these to all processes: the parent decides when to stop.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory(True)
-    while True:
-        try:
-            # Sibling processes inherit the other end of the pipe, so the parent's death does not close it.
-            while not connection.poll(1):
-                if os.getppid() != parent:
-                    return
-            item = connection.recv()
-            if item is None:
-                return
-            part = work.do(model, item, total)
-            connection.send((part.norms, part.losses))
-        except (EOFError, BrokenPipeError, KeyboardInterrupt):
-            return
-        except BaseException as error:
-            # Tracebacks do not cross processes, so an error of the user's file is put into words here.
-            ours = isinstance(error, Exception) and (isinstance(error, InputError) or not blamed(error))
-            connection.send(error if ours else InputError(f"your code failed: {describe_error(error)}"))
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this worker when its parent was killed, which closes no pipe: sibling processes hold its other end too."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+def _in_worker(task: Task, item: WorkItem) -> tuple[Array, Floats, Floats]:
+    """Compute an item in a worker process."""
+    assert _in_process is not None
+    work, model = _in_process
+    part = task(work, model, item)
+    return part.total.numpy(), part.norms, part.losses
+
+
+# Names and numbers of malloc's options in malloc.h. By default glibc returns freed memory to the operating system, so
+# that every step fetches and clears the same pages again: small convolutional networks take 1.6 times as long. Blocks
+# above the mmap threshold are always returned at once; 32 MB is glibc's upper limit for it. Of the heap, glibc returns
+# what is free at its end beyond the trim threshold; 64 MB is what it arrives at by itself in a long-running process.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MMAP_THRESHOLD, _KEPT, _USUAL = 1 << 25, 1 << 29, 1 << 26
+
+
+def keep_freed_memory(keep: bool) -> None:
+    """Let this process keep up to 512 MB of freed memory for reuse, or return to what is usual; only with glibc."""
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT if keep else _USUAL)
+        if not keep:
+            library.malloc_trim(0)
 
 
 _in_one_thread = False  # whether this process is inside `one_thread`: its settings are those of the whole process

@@ -79,7 +79,7 @@ def assert_locally_private(
     from coalmine.claims import Claim, EveryRound
     from coalmine.methods.ldp.distinguishers import Trials
     from coalmine.methods.ldp.lower_bounds import estimates, local_p_value, shared_bound
-    from coalmine.simulation.mechanisms.user import OwnMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism
 
     # Replacing a gradient by its opposite moves it by twice its norm.
     halved = None if noise_multiplier is None else check_number("noise_multiplier", noise_multiplier) / 2

@@ -34,15 +34,6 @@ def test_several_adversaries_are_printed_as_json(run):
     assert {"running, pool 3, 5 iterations", "running, pool 8, 5 iterations"} <= set(views)
 
 
-def test_figures_are_written(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("coalmine.drawing.files.FORMATS", {".svg": {}})
-    settings = sets(*FAST, "trials=6", "pool_clients=3,5")
-    code, _, err = run("audit", "canife", *settings, "--figures", str(tmp_path / "figures"))
-    assert code == 0, err
-    for name in ("canife-adversaries", "frozen-pool-5-5-iterations/canife-rounds"):
-        assert (tmp_path / f"figures/{name}.svg").stat().st_size > 1000
-
-
 def test_settings_are_listed_with_defaults(run):
     code, out, _ = run("audit", "canife", "--settings")
     assert code == 0

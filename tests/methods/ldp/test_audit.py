@@ -17,14 +17,12 @@ from coalmine.methods.ldp.crafters import (
     crafter_named,
 )
 from coalmine.methods.ldp.settings import VIEWS
-from coalmine.results.units import REPORT
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, OwnMechanism
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from coalmine.simulation.mechanisms.user import OwnMechanism
 from ldp_games import EPSILONS, DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
 
 
@@ -199,10 +197,11 @@ def test_a_mechanism_whose_density_is_not_known_is_guessed_in_every_trial():
     assert 0.8 < result.metrics["accuracy"] < 0.95
 
 
-def test_a_subclass_is_audited_by_its_own_randomize():
+def test_a_subclass_is_audited_by_its_own_reports():
     class NoNoise(LDPSGD):
-        def randomize(self, gradient, rng, count=1):
-            return np.repeat(np.asarray(gradient, np.float32)[None], count, axis=0)
+        def reports(self, gradient, normals, uniforms, *, out):
+            out[:] = np.asarray(gradient, np.float32)
+            return out
 
     results = digits_audit(crafters=[DummyGradient()], mechanisms=[NoNoise(epsilon=1.0)], trials=200).run()
     assert [r.refuted for r in results] == [True] * 4

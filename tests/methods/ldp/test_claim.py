@@ -10,7 +10,7 @@ from coalmine.claims import Claim, EveryRound
 from coalmine.methods.ldp.distinguishers import Trials
 from coalmine.methods.ldp.lower_bounds import _rates_p_value, check_local_claim, local_p_value, trials_needed
 from coalmine.results.verdict import Verdict
-from coalmine.simulation.mechanisms.user import OwnMechanism
+from coalmine.simulation.mechanisms.local import OwnMechanism
 from coalmine.stats import epsilon_from_counts
 from coalmine.stats.guess_tests import TrialGuesses, highest_accuracy
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP

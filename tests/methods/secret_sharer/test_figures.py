@@ -1,21 +1,18 @@
 """Figures and the section of the report, drawn from what a run saves."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.secret_sharer.figures import regimes
+from coalmine.report.page import _Page
+from coalmine.results.io import SavedRun
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.stats import Scores, estimate
 
 METHOD = registry.get("secret-sharer")
-
-
-def inline(chart):
-    """Return the rows that a figure carries."""
-    return chart["datasets"][chart["data"]["name"]]
 
 
 @pytest.fixture
@@ -60,37 +57,18 @@ def method_results(memorization):
     )
 
 
-def test_charts_show_what_a_run_saved(method_results):
-    charts = METHOD.charts(method_results)
-    assert set(charts) == {"secret-sharer-memorized", "secret-sharer-exposure"}
-    cells = inline(charts["secret-sharer-memorized"].to_dict())
-    assert len(cells) == 8
-    assert {cell["text"] for cell in cells} == {"3 of 4", "1 of 4"}
-    assert "texts, federated, natural users" in charts["secret-sharer-memorized"].to_dict()["title"]
-    curves = inline(charts["secret-sharer-exposure"].to_dict())
-    inserted = [(row["exposure"], row["share"]) for row in curves if row["of"] == "inserted"]
-    assert inserted == [(0.0, 1.0), (1.0, 1.0), (4.0, 0.75), (10.0, 0.5), (10.0, 0.5)]
-    chance = {round(row["exposure"], 6): row["share"] for row in curves if row["of"] == "random guessing"}
-    assert chance[0] == 1
-    assert chance[10] == 2**-10
-    assert METHOD.charts(MethodResults(method="secret-sharer", results=[])) == {}
-
-
-def test_regimes_are_drawn_from_the_papers_tables_only():
-    with pytest.raises(InputError, match="another"):
-        regimes({"title": "another", "columns": ["a", "b"], "rows": []})
-
-
 def test_the_section_has_heat_map_phrases_and_views(method_results):
-    section = METHOD.section(method_results)
-    assert section.key == "secret-sharer"
-    assert section.figures[0].name == "secret-sharer-memorized"
-    assert "3 of 4" in section.figures[0].sentence
+    page = _Page(SavedRun(path=Path(), content={}, results=method_results.results))
+    html = page.method_section(method_results)
+    _, heat_map = page.figures["secret-sharer-memorized"]
+    cells = heat_map["data"]["values"]
+    assert [(cell["x"], cell["y"]) for cell in cells] == [("0.1", "1"), ("0.2", "1"), ("0.1", "0.1"), ("0.2", "0.1")]
+    assert {(cell["text"], cell["share"]) for cell in cells} == {("3 of 4", 0.75)}
     for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "group privacy"):
-        assert part in section.body
-    assert "words &lt;5&gt;" not in section.body  # held out
+        assert part in html
+    assert "words &lt;5&gt;" not in html  # held out
     # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.
-    assert len(section.explorers) == 1
+    assert len(page.explorers) == 1
 
 
 def test_the_terminal_table_counts_phrases(method_results):

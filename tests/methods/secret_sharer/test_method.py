@@ -1,5 +1,6 @@
 """The method in a run: trained models, stored models, and settings that do not go together."""
 
+import inspect
 import json
 from types import SimpleNamespace
 
@@ -12,10 +13,10 @@ from torch import nn
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.secret_sharer.memorization import Probe
+from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.files import write_method_results
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.io import write_method_results
+from coalmine.results.verdict import PHRASE, USER
 
 METHOD = registry.get("secret-sharer")
 SMALL = [
@@ -91,8 +92,10 @@ def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
     assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase", "users"]
 
 
-def test_the_settings_probe_as_the_python_interface_does():
-    assert SecretSharerSettings().probe() == Probe()
+def test_the_settings_have_the_defaults_of_the_python_interface():
+    parameters, settings = inspect.signature(SecretSharer).parameters, SecretSharerSettings()
+    for name in ("prefix", "references", "limit", "width"):
+        assert getattr(settings, name) == parameters[name].default
 
 
 def test_a_stored_model_is_audited_without_training(saved):
@@ -107,14 +110,10 @@ def test_a_stored_model_is_audited_without_training(saved):
     assert again.results[0].bound.epsilon == method_results.results[0].bound.epsilon
 
 
-def test_settings_of_a_training_are_refused_for_a_stored_model(saved, monkeypatch):
-    for setting, key in (("rounds=4", "rounds"), ("twins=2", "twins")):
-        with pytest.raises(SettingError, match=key) as error:
-            stored(saved[1], setting)
-        assert error.value.path[1] == key
-    # A [training] that another method audits keeps its settings.
-    monkeypatch.setattr(registry, "get", lambda name: SimpleNamespace(training_type=TextTrainingSettings))
-    METHOD.check(run_of(*settings_of("model_weights=w", "canaries=c", "rounds=4"), **{"one-shot": None}))
+def test_settings_of_an_insertion_are_refused_for_a_stored_model(saved):
+    with pytest.raises(SettingError, match="twins") as error:
+        stored(saved[1], "twins=2")
+    assert error.value.path[1] == "twins"
     with pytest.raises(SettingError, match="canaries"):
         METHOD.check(run_of(*settings_of("model_weights=w")))
     with pytest.raises(SettingError, match="model_weights"):
@@ -150,7 +149,7 @@ def test_any_model_can_be_audited(tmp_path):
     assert everything.results == []
     assert "held-out" in everything.summary
     canaries.write_text(json.dumps({"size": 30, "canaries": [{"tokens": [4, 5]}]}))
-    with pytest.raises(InputError, match="canary 0"):
+    with pytest.raises(InputError, match="planted"):
         audit()
     canaries.write_text(json.dumps(content))
     weights.write_bytes(b"nothing")
@@ -164,7 +163,7 @@ def test_any_model_can_be_audited(tmp_path):
         ("p_u=1.5", "p_u"),
         ("p_e=-0.1", "p_e"),
         ("prefix=5", "prefix = 5"),
-        ("width=1e9", "10,000"),
+        ("width=1e9", "at most 10000"),
         ("data=digits", "digits"),
         ("positions=6,7", "positions"),
         ("length=40", "40 words"),

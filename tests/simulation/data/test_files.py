@@ -49,7 +49,7 @@ def talk(users=10, lines=3):
 
 
 def test_an_unknown_name_raises_with_the_nearest_names():
-    with pytest.raises(InputError, match=r"'fashionmnist'; did you mean fashion-mnist"):
+    with pytest.raises(InputError, match=r"'fashionmnist'.*fashion-mnist"):
         load("fashionmnist")
     with pytest.raises(InputError, match=", ".join(NAMES)):
         load("zzzzzz")
@@ -60,7 +60,7 @@ def test_a_name_without_its_directory_raises(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"mnist\.npz.* COALMINE_DATA"):
         load("mnist")
     monkeypatch.setenv("COALMINE_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"scotus_speakers\.jsonl\.gz, which is not in"):
+    with pytest.raises(InputError, match=r"scotus_speakers\.jsonl\.gz.* COALMINE_DATA"):
         load("scotus")
 
 
@@ -223,7 +223,7 @@ def test_images_get_their_channels_in_front_and_other_numbers_become_float32(tmp
         ({"x": np.full((40, 2), "a")}, "must hold texts, or numbers"),
         ({"user": np.arange(39)}, "40 examples and 39 users"),
         ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "0 examples"),
-        ({"user": np.array([{}] * 40, dtype=object)}, "holds Python objects"),
+        ({"user": np.array([{}] * 40, dtype=object)}, "plain arrays"),
     ],
 )
 def test_arrays_that_do_not_fit_raise(tmp_path, changes, message):

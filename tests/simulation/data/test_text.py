@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from coalmine.errors import DataWarning, InputError
 from coalmine.simulation.data import SplitOptions, Vocabulary, generated_text
 from coalmine.simulation.data.generated_text import made_up_word
-from coalmine.simulation.data.text import classification_splits, language_splits, tokenize_characters, tokenize_words
-from coalmine.simulation.data.vocabulary import MARKS, words_in
+from coalmine.simulation.data.text import (
+    MARKS,
+    classification_splits,
+    language_splits,
+    tokenize_characters,
+    tokenize_words,
+    words_in,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.DataWarning")
 
@@ -70,8 +76,7 @@ def test_a_vocabulary_survives_being_stored_as_json():
     [
         (("a", "b"), {}, "must have <pad>"),
         (MARKS, {}, "then words"),
-        ((*MARKS, "a", "a"), {}, "'a' twice"),
-        ((*MARKS, "a"), {"level": "bytes"}, "level must .* got 'bytes'"),
+        ((*MARKS, "a", "a"), {}, "each once"),
     ],
 )
 def test_a_vocabulary_that_makes_no_sense_raises(entries, settings, message):

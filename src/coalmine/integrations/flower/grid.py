@@ -1,25 +1,23 @@
-"""`CanaryGrid`: a Flower grid with canaries among its nodes."""
+"""`CanaryGrid`: a Flower grid with canaries among its nodes; `FrozenRounds`: rounds that leave the model alone."""
 
 from __future__ import annotations
 
+import copy
 import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_kind, check_positive
-from coalmine.integrations.flower.arrays import Layout
-from coalmine.integrations.flower.local import copied
 from coalmine.integrations.flower.mod import canary_request
+from coalmine.integrations.flower.replay import copied_strategy
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.integrations.flower.strategy_checks import StrategyChecks, calling_strategy, noise_multiplier_of
-from coalmine.methods.one_shot.costs import warn_if_crowded
-from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.methods.one_shot.updates import FAMILIES
+from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
 from coalmine.protocol import Audit, Contribution
 from coalmine.vectors import flat, to_numpy
 
@@ -30,8 +28,6 @@ _LARGEST_STEP = 0.01
 
 _EXAMPLES = "num-examples"
 _CLIP_NORM = "clipping_norm"  # the key that Flower's client-side clipping uses in messages
-
-_Call = Callable[[Message, Context], Message]
 
 
 class CanaryGrid(Grid):
@@ -44,8 +40,8 @@ class CanaryGrid(Grid):
     round, that number is fixed anyway, and only inserted canaries are nodes. Canaries are never asked to evaluate.
 
     When a round is configured, the grid lists the canaries that are due by the audit's participation, and the strategy
-    must sample all of them (``fraction_train=1.0``). With `Observed` all canaries are listed, and the
-    strategy samples as it likes.
+    must sample all of them (``fraction_train=1.0``). With `Observed` all canaries are listed, and the strategy samples
+    as it likes.
 
     Args:
         grid: The grid that the ServerApp received.
@@ -55,7 +51,6 @@ class CanaryGrid(Grid):
         length: Norm of canaries before clipping, in clip norms. More than 1 tests whether updates are clipped.
         mods: Mods of the ClientApp, which the canaries' replies go through as well.
         metrics: Metrics of canaries that replace the mean of the real ones, such as ``{"num-examples": 100}``.
-        cohort: Function of (round, trial, nodes) that returns the real nodes of a round, for exact schedules.
         hosts: Ids of real nodes with `canary_mod`, which send the canaries instead of this process.
 
     Raises:
@@ -80,14 +75,12 @@ class CanaryGrid(Grid):
         length: float = 1.0,
         mods: Sequence[Any] = (),
         metrics: Mapping[str, float] | None = None,
-        cohort: Callable[[int, int | None, Sequence[int]], Sequence[int]] | None = None,
         hosts: Sequence[int] = (),
     ) -> None:
         check_kind("grid", grid, Grid, "the flwr Grid that the ServerApp's main function received")
         self.inner, self.audited = grid, AuditedRounds([audits] if isinstance(audits, Audit) else list(audits))
         self._clip_norm, self._length = clip_norm, check_positive("length", length)
-        self._mods, self._metrics, self._cohort = tuple(mods), dict(metrics or {}), cohort
-        self._hosts = tuple(hosts)
+        self._mods, self._metrics, self._hosts = tuple(mods), dict(metrics or {}), tuple(hosts)
         crafted = [audit.family for audit in self.audited.audits if audit.family not in FAMILIES]
         if self._hosts and crafted:
             raise InputError(
@@ -96,8 +89,7 @@ class CanaryGrid(Grid):
         self._record_names = ("arrays", "metrics")
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
-        self._pending: dict[str, Message] = {}
-        self._shrink, self._balance_checked = 1 - 2 * _STEP, False
+        self._balance_checked = False
         self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
 
     @property
@@ -115,10 +107,10 @@ class CanaryGrid(Grid):
         """
 
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            training_round = 0
             if server_round == 0:
                 noise_multiplier = noise_multiplier_of(calling_strategy())
                 self.audited.begin(arrays, noise_multiplier=noise_multiplier, stratify=not self._hosts)
-                training_round = 0
             else:
                 recorded = self.audited.record(arrays)
                 if recorded.trial is not None:
@@ -147,154 +139,48 @@ class CanaryGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the real nodes and, while a round is configured, its canaries, whose ids are negative."""
-        real = list(self.inner.get_node_ids())
-        current = self.audited.current
-        if current is None:
-            return real
-        if self._cohort is not None:
-            real = list(self._cohort(current.round, current.trial, sorted(real)))
-        return real + [self._node_id(audit, seat) for audit, seat in self.audited.due()]
+        audits = len(self.audited.audits)
+        return [*self.inner.get_node_ids(), *(-1 - (seat * audits + audit) for audit, seat in self.audited.due())]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages to real nodes, and have canaries answer theirs at once."""
-        to_canaries, to_clients = _apart(messages)
-        trains = _trains([*to_canaries, *to_clients])
-        if trains:
-            self._check_balance(len(to_canaries), len(to_clients))
-        ids = list(self.inner.push_messages(to_clients))
-        if not trains:
-            return ids
-        self.audited.answered(len(to_canaries) + len(to_clients), 0, 0, "")
-        for reply in self._replies(to_canaries, [], self._current_clip_norm([*to_canaries, *to_clients])):
-            message_id = f"canary-{len(self._pending)}-{reply.metadata.src_node_id}"
-            self._pending[message_id] = reply
-            ids.append(message_id)
-        return ids
+        """Send messages to real nodes; canaries only answer `send_and_receive`, which Flower's strategies use."""
+        pushed = list(messages)
+        if any(message.metadata.dst_node_id < 0 for message in pushed):
+            raise InputError("canaries cannot be pushed messages: call send_and_receive, as Flower's strategies do")
+        return self.inner.push_messages(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies of real nodes and canaries."""
-        ids = list(message_ids)
-        replies = [self._pending.pop(message_id) for message_id in ids if message_id in self._pending]
-        return [*self.inner.pull_messages([i for i in ids if not i.startswith("canary-")]), *replies]
+        """Return the replies of real nodes."""
+        return self.inner.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Ask real nodes first, so that canaries can reply like them."""
-        to_canaries, to_clients = _apart(messages)
-        if not _trains([*to_canaries, *to_clients]):
-            return self.inner.send_and_receive(to_clients, timeout=timeout)
-        self._check_balance(len(to_canaries), len(to_clients))
-        sent = len(to_canaries) + len(to_clients)
+        everything = list(messages)
+        to_canaries = [message for message in everything if message.metadata.dst_node_id < 0]
+        to_clients = [message for message in everything if message.metadata.dst_node_id >= 0]
         asked = [*to_canaries, *to_clients]
+        if not any(message.metadata.message_type.startswith("train") for message in asked):
+            return self.inner.send_and_receive(to_clients, timeout=timeout)
+        if not self._balance_checked:
+            # Held-out canaries count in the average as well. The advice is not a larger server learning rate, since
+            # Flower's DP wrappers scale their noise to the plain average.
+            advice = (
+                f'use at most {len(to_clients)} canaries and design="fixed", with which held-out canaries need no nodes'
+            )
+            warn_if_crowded(len(to_canaries), len(to_clients), advice=advice)
+            self._balance_checked = True
         available = len(list(self.inner.get_node_ids()))
         self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
         clip_norm = self._current_clip_norm(asked)
         self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout)) if to_clients else []
         self._checks.look_at(replies)
-        replies += list(self._replies(to_canaries, list(replies), clip_norm, timeout))
+        self._imitate(replies)
+        replies += self._canary_replies(to_canaries, clip_norm, timeout)
         failed = [reply for reply in replies if not reply.has_content()]
         reason = str(failed[0].error.reason) if failed else ""
-        self.audited.answered(len(replies) - len(failed), sent - len(replies), len(failed), reason)
+        self.audited.answered(len(replies) - len(failed), len(asked) - len(replies), len(failed), reason)
         return replies
-
-    # Canaries
-
-    def _check_balance(self, canaries: int, clients: int) -> None:
-        """Warn before the first round if most nodes are canaries: held-out ones count in the average as well."""
-        if not self._balance_checked:
-            # Not a larger server learning rate: Flower's DP wrappers scale their noise to the plain average.
-            advice = f'use at most {clients} canaries and design="fixed", with which held-out canaries need no nodes'
-            warn_if_crowded(canaries, clients, advice=advice)
-        self._balance_checked = True
-
-    def _node_id(self, audit: int, seat: int) -> int:
-        return -1 - (seat * len(self.audited.audits) + audit)
-
-    def _replies(
-        self, messages: Sequence[Message], real: Sequence[Message], clip_norm: float, timeout: float | None = None
-    ) -> Iterator[Message]:
-        """Yield the canaries' replies in the order of the messages, which does not reveal who is inserted."""
-        seats: dict[int, list[int]] = {}
-        asked: dict[tuple[int, int], Message] = {}
-        for message in messages:
-            seat, audit = divmod(-1 - message.metadata.dst_node_id, len(self.audited.audits))
-            seats.setdefault(audit, []).append(seat)
-            asked[audit, seat] = message
-        planted = self.audited.plant(seats, clip_norm)
-        if not messages:
-            return
-        self._imitate(real)
-        step = self._held_out_step(_arrays(messages[0]), clip_norm)
-        if self._hosts:
-            yield from self._hosted(asked, planted, step, timeout)
-            return
-        nudged = self._layout.nudged(_arrays(messages[0]), step)  # the same arrays for all held-out canaries
-        scale = np.float32(self._length * self._shrink)
-        moved = {
-            (audit, seat): self._layout.moved(_arrays(asked[audit, seat]), to_numpy(flat(update)) * scale)
-            for audit, contribution in planted.items()
-            for seat, update in contribution.one_by_one()
-        }
-        for canary, message in asked.items():
-            yield self._reply(message, moved.pop(canary, nudged))
-
-    def _held_out_step(self, arrays: ArrayRecord, clip_norm: float) -> float:
-        """Return what a held-out canary sends, and shorten inserted ones accordingly."""
-        unit = clip_norm if math.isfinite(clip_norm) else 1.0
-        step = self._layout.representable_step(arrays, _STEP * unit)
-        if step > _LARGEST_STEP * unit:
-            raise InputError(
-                f"the precision of the parameters allows no step below {step:.3g}, more than a hundredth of the clip "
-                f"norm {clip_norm:g}: train in float32, or raise the clip norm"
-            )
-        self._shrink = 1 - 2 * step / unit
-        return step
-
-    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
-        """Return a reply as a client would send it, through the mods of the ClientApp."""
-        array_name, metric_name = self._record_names
-        metrics = {**self._mean_metrics, **self._metrics}
-
-        def app(received: Message, context: Context) -> Message:
-            content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
-            return Message(content, reply_to=received)
-
-        call: _Call = app
-        for mod in reversed(self._mods):
-            call = _through(mod, call)
-        if not self._mods:
-            return call(message, Context(0, 0, {}, RecordDict(), {}))
-        node = message.metadata.dst_node_id
-        context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
-        # Messages of a round share their content, and mods write into it.
-        return call(Message(metadata=message.metadata, content=copied(message.content)), context)
-
-    def _hosted(
-        self,
-        asked: dict[tuple[int, int], Message],
-        planted: Mapping[int, Contribution],
-        step: float,
-        timeout: float | None,
-    ) -> Iterator[Message]:
-        """Have real nodes send the canaries, each host in turn."""
-        requests: list[Message] = []
-        for number, ((audit, seat), message) in enumerate(asked.items()):
-            contribution = planted.get(audit)
-            assert isinstance(contribution, PlantedCanaries)
-            inserted = seat in contribution.members
-            content = RecordDict(dict(message.content))
-            name, config = next(iter(message.content.config_records.items()))
-            content[name] = canary_request(
-                config,
-                contribution.canaries,
-                self.audited.audits[audit].family or "",
-                self._layout,
-                canary=seat if inserted else None,
-                norm=contribution.norm * self._length * self._shrink if inserted else step,
-            )
-            host = self._hosts[number % len(self._hosts)]
-            requests.append(Message(content, host, message.metadata.message_type))
-        yield from self.inner.send_and_receive(requests, timeout=timeout)
 
     def _current_clip_norm(self, messages: Sequence[Message]) -> float:
         if callable(self._clip_norm):
@@ -303,6 +189,8 @@ class CanaryGrid(Grid):
             return self._clip_norm
         configs = (config for message in messages for config in message.content.config_records.values())
         return next((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), math.inf)
+
+    # Canaries
 
     def _imitate(self, real: Sequence[Message]) -> None:
         """Take record names and mean metrics from the real replies, so that averages of metrics do not change."""
@@ -313,18 +201,87 @@ class CanaryGrid(Grid):
         first = contents[0]
         self._record_names = (next(iter(first.array_records)), next(iter(first.metric_records)))
         records = [content.metric_records.get(self._record_names[1], {}) for content in contents]
-        self._mean_metrics = {key: _mean_metric(key, [r for r in records if key in r]) for key in records[0]}
+        for key in records[0]:
+            values = [record[key] for record in records if key in record]
+            sizes = [record.get(_EXAMPLES, 0) for record in records if key in record]
+            self._mean_metrics[key] = _mean(values, sizes if any(sizes) and key != _EXAMPLES else None)
+        if _EXAMPLES in records[0]:
+            self._mean_metrics[_EXAMPLES] = max(1, self._mean_metrics[_EXAMPLES])
 
-    @property
-    def _layout(self) -> Layout:
-        return self.audited.checked_layout
+    def _canary_replies(
+        self, messages: Sequence[Message], clip_norm: float, timeout: float | None = None
+    ) -> list[Message]:
+        """Return the canaries' replies in the order of the messages, which does not reveal who is inserted."""
+        seats: dict[int, list[int]] = {}
+        asked: dict[tuple[int, int], Message] = {}
+        for message in messages:
+            seat, audit = divmod(-1 - message.metadata.dst_node_id, len(self.audited.audits))
+            seats.setdefault(audit, []).append(seat)
+            asked[audit, seat] = message
+        planted = self.audited.plant(seats, clip_norm)
+        if not messages:
+            return []
+        unit = clip_norm if math.isfinite(clip_norm) else 1.0
+        layout, model = self.audited.layout, _arrays(messages[0])
+        step = layout.representable_step(model, _STEP * unit)
+        if step > _LARGEST_STEP * unit:
+            raise InputError(
+                f"the precision of the parameters allows no step below {step:.3g}, more than a hundredth of the clip "
+                f"norm {clip_norm:g}: train in float32, or raise the clip norm"
+            )
+        scale = self._length * (1 - 2 * step / unit)
+        if self._hosts:
+            return list(self.inner.send_and_receive(self._requests(asked, planted, scale, step), timeout=timeout))
+        updates: dict[tuple[int, int], Any] = {}
+        for audit, contribution in planted.items():
+            for seat, update in contribution.one_by_one():
+                updates[audit, seat] = to_numpy(flat(update)) * np.float32(scale)
+        held_out = layout.nudged(model, step)  # the same arrays for all held-out canaries
+        replies = []
+        for canary, message in asked.items():
+            moved = layout.moved(_arrays(message), updates.pop(canary)) if canary in updates else held_out
+            replies.append(self._reply(message, moved))
+        return replies
 
+    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
+        """Return a reply as a client would send it, through the mods of the ClientApp."""
+        array_name, metric_name = self._record_names
+        metrics = {**self._mean_metrics, **self._metrics}
 
-def _apart(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """Return the messages to canaries, and those to real nodes."""
-    everything = list(messages)
-    to_canaries = [message for message in everything if message.metadata.dst_node_id < 0]
-    return to_canaries, [message for message in everything if message.metadata.dst_node_id >= 0]
+        def train(received: Message, context: Context) -> Message:
+            content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
+            return Message(content, reply_to=received)
+
+        call: Callable[[Message, Context], Message] = train
+        for mod in reversed(self._mods):
+            call = _through(mod, call)
+        node = message.metadata.dst_node_id
+        context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
+        # Messages of a round share their content, and mods write into it.
+        content = copy.deepcopy(message.content) if self._mods else message.content
+        return call(Message(metadata=message.metadata, content=content), context)
+
+    def _requests(
+        self, asked: dict[tuple[int, int], Message], planted: Mapping[int, Contribution], scale: float, step: float
+    ) -> list[Message]:
+        """Return messages that ask hosts to send the canaries, each host in turn."""
+        requests = []
+        for number, ((audit, seat), message) in enumerate(asked.items()):
+            contribution = planted.get(audit)
+            assert isinstance(contribution, PlantedCanaries)
+            inserted = seat in contribution.members
+            content = RecordDict(dict(message.content))
+            name, config = next(iter(message.content.config_records.items()))
+            content[name] = canary_request(
+                config,
+                contribution.canaries.dense,
+                self.audited.audits[audit].family or "",
+                self.audited.layout,
+                canary=seat if inserted else None,
+                norm=contribution.norm * scale if inserted else step,
+            )
+            requests.append(Message(content, self._hosts[number % len(self._hosts)], message.metadata.message_type))
+        return requests
 
 
 def _arrays(message: Message) -> ArrayRecord:
@@ -335,30 +292,76 @@ def _arrays(message: Message) -> ArrayRecord:
     return records[0]
 
 
-def _through(mod: Any, call: _Call) -> _Call:
+def _through(mod: Any, call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
     return lambda message, context: mod(message, context, call)
 
 
-def _trains(messages: Iterable[Message]) -> bool:
-    return any(message.metadata.message_type.startswith("train") for message in messages)
-
-
-def _mean_metric(key: str, records: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the mean of a metric, weighted by numbers of examples as Flower does; at least 1 for those numbers."""
-    values, sizes = [record[key] for record in records], [record.get(_EXAMPLES, 0) for record in records]
-    if key == _EXAMPLES:
-        mean = _mean(values, [1] * len(values))
-        return max(1, mean) if isinstance(mean, int) else mean
-    return _mean(values, sizes if any(sizes) else [1] * len(values))
-
-
-def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
-    """Return the weighted mean of numbers or of lists; integers stay integers, and equal values what they are."""
-    if all(value == values[0] for value in values):
+def _mean(values: Sequence[Any], weights: Sequence[float] | None) -> Any:
+    """Return the weighted mean of numbers or of lists of equal length; whole numbers stay whole."""
+    if len({np.shape(value) for value in values}) > 1:
         return values[0]
-    if isinstance(values[0], list):
-        if len({len(value) for value in values}) > 1:
-            return values[0]
-        return [_mean(column, weights) for column in zip(*values, strict=True)]
-    mean = math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
-    return round(mean) if all(isinstance(value, int) for value in values) else mean
+    numbers = np.array(values)
+    mean = np.average(numbers, axis=0, weights=weights)
+    return (mean.round().astype(int) if numbers.dtype.kind == "i" else mean).tolist()
+
+
+class FrozenRounds(Strategy):
+    """Wraps a strategy and adds the rounds on a frozen model that the audits of a grid ask for, which CANIFE needs.
+
+    In a frozen round, a copy of the strategy with all its state (momentum, clip norms, privacy spent) configures and
+    aggregates. The audit sees the outcome, the copy is thrown away, and the model stays as it was. The training's own
+    rounds are therefore the same as without frozen rounds, except for Flower's global random numbers. Nothing is
+    evaluated in frozen rounds.
+
+    Args:
+        strategy: The strategy of the training.
+        grid: The grid with the audits. Start with ``num_rounds=grid.rounds``.
+    """
+
+    def __init__(self, strategy: Strategy, grid: CanaryGrid) -> None:
+        check_kind("grid", grid, CanaryGrid, "CanaryGrid(...)")
+        self.strategy, self._grid = strategy, grid
+        self._acting, self._frozen, self._arrays = strategy, False, ArrayRecord()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure a round by the strategy, or by its copy."""
+        current = self._grid.audited.current
+        self._frozen = current is not None and current.trial is not None
+        self._arrays = arrays
+        self._acting = copied_strategy(self.strategy) if self._frozen else self.strategy
+        training_round = server_round if current is None else current.round + 1
+        return self._acting.configure_train(training_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate by the strategy; after a frozen round, return the old model."""
+        arrays, metrics = self._acting.aggregate_train(self._training_round(server_round), replies)
+        if not self._frozen:
+            return arrays, metrics
+        self._grid.audited.release(arrays)
+        return self._arrays, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure an evaluation by the strategy; none in frozen rounds."""
+        if self._frozen:
+            return []
+        return self.strategy.configure_evaluate(self._training_round(server_round), arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Aggregate an evaluation by the strategy; none in frozen rounds."""
+        if self._frozen:
+            return None
+        return self.strategy.aggregate_evaluate(self._training_round(server_round), replies)
+
+    def summary(self) -> None:
+        """Log the strategy's summary."""
+        self.strategy.summary()
+
+    def _training_round(self, server_round: int) -> int:
+        """Return the training's own number, from 1, of one of Flower's rounds."""
+        return self._grid.audited.plan[server_round - 1].round + 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -110,37 +110,16 @@ class LocalGrid(Grid):
     def _answer(self, message: Message) -> Message | None:
         context = self._contexts[message.metadata.dst_node_id]
         # Messages of a round share their content, and mods write into it.
-        separate = Message(metadata=copy.copy(message.metadata), content=copied(message.content))
+        separate = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
         try:
             reply = self._app(separate, context)
         except Exception as error:  # whatever user code raises
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
-        if reply is not None:
-            reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
-            if reply.has_content():
-                for name, record in reply.content.array_records.items():
-                    reply.content[name] = _copied_arrays(record)
-        return reply
-
-
-def copied(content: RecordDict) -> RecordDict:
-    """Return a copy of a message's content to write into; the bytes of arrays, which are immutable, are shared."""
-    copies = RecordDict()
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            copies[name] = _copied_arrays(record)
-        else:
-            copies[name] = record.copy()
-            for key, value in record.items():
-                if isinstance(value, list):
-                    copies[name][key] = list(value)
-    return copies
-
-
-def _copied_arrays(record: ArrayRecord) -> ArrayRecord:
-    """Return a record of new array objects that share their bytes with the old ones."""
-    return ArrayRecord(dict(record.items()))
+        if reply is None:
+            return None
+        reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
+        return copy.deepcopy(reply)
 
 
 def _identify() -> None:

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from coalmine.errors import InputError
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.methods.one_shot.updates import UpdateCanaries, update_canaries
+from coalmine.methods.one_shot.canaries import UpdateCanaries, update_canaries
 from coalmine.protocol import Vector
 
 _SIZES = ("coalmine.dim", "coalmine.count", "coalmine.seed")

@@ -16,8 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.integrations.flower.fast_records import fast_records
-from coalmine.integrations.flower.local import _identify, copied
+from coalmine.integrations.flower.local import _identify
 from coalmine.replaying import Client, Replay, replay
 from coalmine.replaying.clients import Template
 
@@ -139,7 +138,7 @@ class StrategyRelease:
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
-        with _quiet(), fast_records():
+        with _quiet():
             asked = [self._asked] * len(clients) if self._asked else self._configured()
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             ordered = [*clients[-1:], *clients[:-1]]
@@ -171,7 +170,7 @@ class StrategyRelease:
 
         if not self._mods:
             return train(message, None)
-        separate = Message(metadata=message.metadata, content=copied(message.content))  # mods write into it
+        separate = Message(metadata=message.metadata, content=copy.deepcopy(message.content))  # mods write into it
         call: Callable[..., Message] = train
         for mod in reversed(self._mods):
             call = _around(mod, call)

@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader
 from coalmine.claims import Sampling
 from coalmine.errors import InputError
 from coalmine.integrations.opacus.claim import Loading, OpacusClaim, claim_of, note_on_claim
-from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, dim_of, first_model
+from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, flattened
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.samples.audit import Losses, Samples
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit
 from coalmine.results.result import Result
-from coalmine.results.units import EXAMPLE, USER
+from coalmine.results.verdict import EXAMPLE, USER
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
 # is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
@@ -102,9 +102,8 @@ class OpacusAudit:
         note = note_on_claim(claim.opacus, result.claim)
         return replace(
             result,
-            unit=EXAMPLE
-            if result.unit == USER
-            else result.unit,  # a canary is an example here, and its rounds are steps
+            # A canary is an example here, and its rounds are steps.
+            unit=EXAMPLE if result.unit == USER else result.unit,
             warnings=[*result.warnings, *claim.warnings],
             config={**result.config, "engine": f"opacus {metadata.version('opacus')}", "steps": self.steps.taken},
             details={**result.details, **({} if note is None else {"note": note})},
@@ -196,10 +195,10 @@ def audit_opacus(
     if canaries is not None:
         if not views:
             raise InputError('views must name at least one view, such as "updates"')
-        before = first_model(optimizer)
+        before = flattened(optimizer.params)
         initial = {view: None if view in ("final", "updates") else before for view in views}
         planting = OneShot(
-            dim_of(optimizer),
+            len(before),
             rounds=steps,
             canaries=canaries,
             view=views[0],

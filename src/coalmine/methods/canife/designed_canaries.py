@@ -26,7 +26,7 @@ from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
-from coalmine.simulation.models.tasks import check_fits
+from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.

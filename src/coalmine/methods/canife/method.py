@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import SettingError
 from coalmine.errors import InputError
+from coalmine.methods.canife import section
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result, claim_from_dict
 from coalmine.results.tables import Table
-from coalmine.results.units import ROUND, USER, Unit
+from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.drawing.sections import Section
     from coalmine.methods.canife.audit import Canife
     from coalmine.methods.canife.result import CanifeResult
     from coalmine.simulation.data import Splits
@@ -34,6 +35,7 @@ class CanifeMethod(Method):
     name = "canife"
     title = "Crafted samples in single rounds"
     question = "How much does one round's noisy sum reveal about a client with worst-case data?"
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "A sample was crafted whose update is unlike everyone else's, and coin flips decided in which rounds it took "
         "part. The score measures how much of it a round's noisy sum contains: about 1 with the canary, 0 without. ε "
@@ -87,15 +89,12 @@ class CanifeMethod(Method):
         from coalmine.simulation.training import Training
 
         assert isinstance(trained, Training)
-        sampling = trained.sampling.accounted(len(trained.data), trained.rounds)
-        claim = trained.claim(self.settings.delta, sampling=sampling) if trained.mechanism.private else None
+        claim = trained.claim(self.settings.delta) if trained.mechanism.private else None
         results: list[Result] = []
         for audit in self._audits:
             result = audit.result(
                 delta=self.settings.delta,
                 confidence=self.settings.confidence,
-                noise_multiplier=trained.mechanism.noise_multiplier,
-                sampling=sampling,
                 claim=claim,
                 metrics=metrics,
             )
@@ -134,32 +133,21 @@ class CanifeMethod(Method):
         return USER if result.view.endswith(_COMPOSED) else ROUND
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report."""
-        from coalmine.methods.canife.report_section import section
-
-        return section(cls, found)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the functions of a result that the template calls."""
+        return {"rounds": section.rounds, "composed": section.composed, "samples": section.samples}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return the tables for the terminal."""
-        from coalmine.methods.canife.report_section import tables
-
-        return tables(found)
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the figures."""
-        from coalmine.methods.canife.figures import charts
-
-        return charts(found)
+        return section.tables(found)
 
 
 def _rounds(result: Result) -> CanifeResult:
     """Return the result of the stored trials."""
     from coalmine.claims.sampling import parse_sampling
+    from coalmine.methods.canife.epsilon import Period
     from coalmine.methods.canife.result import canife_result
-    from coalmine.methods.canife.round_estimates import Period
 
     terms, arrays = dict(result.recipe), result.arrays
     periods, start = [], 0

@@ -13,11 +13,10 @@ from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
-from coalmine.results.units import PHRASE, SCORES, Unit
+from coalmine.results.verdict import PHRASE, SCORES, Unit
 from coalmine.scorefile import ScoreTable, read_table
 
 if TYPE_CHECKING:
-    from coalmine.drawing.sections import Section
     from coalmine.simulation.rounds import Rounds
 
 SOURCE = "secret-sharer"
@@ -30,6 +29,7 @@ class ExposureMethod(Method):
     name = "exposure"
     title = "Ranks among references"
     question = "What do canaries' losses or ranks say about ε? Compares their exposure with random guessing."
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "Canaries are ranked by the model's loss among references that were never inserted. Exposure is "
         "log2(references / rank), in bits; random guessing has a median of one bit. Scores are minus the rank, so that "
@@ -129,16 +129,9 @@ class ExposureMethod(Method):
         return tables
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return the section of the report: the usual one, with the summary compared with random guessing."""
-        from coalmine.drawing.html import table
-        from coalmine.drawing.sections import method_section, result_part
-
-        parts = []
-        for i, result in enumerate(found.results):
-            summary = _summary_table(result)
-            parts.append(result_part(result, i, more=[table(summary.title, summary.columns, summary.rows)]))
-        return method_section(cls, parts)
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the function of a result that the template calls."""
+        return {"summary_table": _summary_table}
 
 
 def _summary_table(result: Result) -> Table:

@@ -27,7 +27,7 @@ from coalmine.progress import track
 from coalmine.simulation.client import ignored_index
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals
-from coalmine.usercode import describe_error
+from coalmine.usercode import errors_of
 
 VIEWS = ("black-box", "parameter-change")
 """The paper's test, and the likelihood ratio of the report that the change of the parameters reveals."""
@@ -67,22 +67,20 @@ class LossChange:
         self._targets = crafted.pair.targets[example : example + 1]
         self._theta = parameter_vector(self._module)
         self._shapes = {name: value.shape for name, value in self._module.named_parameters() if value.requires_grad}
-        self._layers: dict[str, nn.Linear | nn.Conv2d] = {}
-        linear_parameters = set()
-        for name, layer in self._module.named_modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                prefix = f"{name}." if name else ""
-                self._layers[prefix] = layer
-                linear_parameters |= {prefix + parameter for parameter, _ in layer.named_parameters()}
-        # A fast way is used if it agrees with the plain one at two vectors of this very module: vmap cannot take every
-        # module, and a module may use the weights of a layer without calling the layer.
+        self._layers = {
+            name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+        }
         self._vmapped = self._has_lines = False
         if not plain:
-            steps = torch.tensor([[-1.5, 1.0]])
-            points = self._theta + steps.T * self._theta
+            # A fast way is used if it agrees with the plain one at two random points near this very module: vmap cannot
+            # take every module, and parameters may belong to other layers or be used without calling the layer.
+            direction = torch.randn(self._theta.shape, generator=torch.Generator().manual_seed(0))
+            direction *= self._theta.square().mean().sqrt().clamp(min=0.1)
+            steps = torch.tensor([[-1.0, 1.0]])
+            points = self._theta + steps.T * direction
             self._vmapped = _agrees(lambda: vmap(self._loss)(points), lambda: self._one_by_one(points))
-            self._has_lines = linear_parameters == set(self._shapes) and _agrees(
-                lambda: self._on_lines(self._theta[None], steps)[0], lambda: self._one_by_one(points)
+            self._has_lines = _agrees(
+                lambda: self._on_lines(direction[None], steps)[0], lambda: self._one_by_one(points)
             )
         # Each way has its own rounding, and so its own loss at θ.
         self._at_theta = self._along_zero = 0.0
@@ -91,14 +89,12 @@ class LossChange:
 
     def at(self, vectors: Tensor) -> Floats:
         """Return the changes ``(k,)`` at parameter vectors ``(k, d)`` in the order of ``module.parameters()``."""
-        try:
-            with torch.no_grad():
-                losses = vmap(self._loss)(vectors) if self._vmapped else self._one_by_one(vectors)
-        except RuntimeError as error:
-            raise InputError(
-                f"the model cannot be evaluated at other parameters than its own ({describe_error(error)}): use the "
-                "views white-box and likelihood-ratio, which only look at the report"
-            ) from error
+        failure = (
+            "the model cannot be evaluated at other parameters than its own, which only the views white-box and "
+            "likelihood-ratio can do without"
+        )
+        with errors_of(failure), torch.no_grad():
+            losses = vmap(self._loss)(vectors) if self._vmapped else self._one_by_one(vectors)
         changes: Floats = losses.double().numpy() - self._at_theta
         return changes
 
@@ -133,7 +129,8 @@ class LossChange:
         """
         moves = self._named(direction)
         handles = []
-        for prefix, layer in self._layers.items():
+        for name, layer in self._layers.items():
+            prefix = f"{name}." if name else ""
             hook = partial(_moved, t, moves[f"{prefix}weight"], moves.get(f"{prefix}bias"))
             handles.append(layer.register_forward_hook(hook))
         try:
@@ -144,19 +141,15 @@ class LossChange:
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the pieces of a vector by the names of the parameters."""
-        pieces = vector.split([shape.numel() for shape in self._shapes.values()])
-        named = {}
-        for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True):
-            named[name] = piece.view(shape)
+        named, start = {}, 0
+        for name, shape in self._shapes.items():
+            named[name] = vector[start : start + shape.numel()].view(shape)
+            start += shape.numel()
         return named
 
     def _cross_entropy(self, logits: Tensor) -> Tensor:
-        """Return the example's loss, for a language model the mean over the positions that count."""
-        if not self._task.per_position:
-            return F.cross_entropy(logits, self._targets)
-        ignored = ignored_index(self._task)
-        total = F.cross_entropy(logits.transpose(1, 2), self._targets, reduction="sum", ignore_index=ignored)
-        return total / (self._targets != ignored).sum().clamp(min=1)
+        """Return the example's loss, for a language model the mean over its positions."""
+        return F.cross_entropy(logits.flatten(0, -2), self._targets.flatten(), ignore_index=ignored_index(self._task))
 
 
 def _moved(
@@ -269,12 +262,10 @@ def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = Fal
             if key not in losses:
                 losses[key] = LossChange(game.crafted, example, plain=plain)
     dim, clients = games[0].crafted.dim, games[0].crafted.clients
-    on_lines: list[BlackBox] = []
-    others: list[BlackBox] = []
-    for game in games:
-        # A subclass may report anything, so only LDPSGD itself qualifies.
-        is_line = type(game.mechanism) is LDPSGD and clients == 1 and game.server.radius is None
-        (on_lines if is_line and not plain else others).append(game)
+    # A subclass may report anything, so only LDPSGD itself qualifies; a mean or a projection leaves the lines.
+    kinds = () if plain or clients > 1 else (LDPSGD,)
+    on_lines = [game for game in games if type(game.mechanism) in kinds and game.server.radius is None]
+    others = [game for game in games if game not in on_lines]
     generator = torch.Generator().manual_seed(seed % 2**32)
     rows = max(1, min(trials, _CHUNK // dim))
     buffer = torch.empty((clients, rows, dim))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.ldp.distinguishers import Trials
-from coalmine.results.claim_test import ClaimTest
-from coalmine.results.noise_shares import (
+from coalmine.results.claim_test import (
     HALF_THE_NOISE,
     RATIO,
+    ClaimTest,
     detectable_share,
     exponent_of,
     number_needed,
@@ -304,11 +304,11 @@ def split_scores(trials: Sequence[Trials]) -> Scores:
 
 def total_counts(trials: Sequence[Trials]) -> Counts:
     """Return the confusion matrix of all measurements together."""
-    counts = [measurement.counts for measurement in trials]
-    return Counts(*(sum(getattr(c, name) for c in counts) for name in ("tp", "fn", "fp", "tn")))
+    matrices = np.array([astuple(measurement.counts) for measurement in trials])
+    return Counts(*matrices.sum(axis=0).tolist())
 
 
 def total_guesses(trials: Sequence[Trials]) -> Guesses:
     """Return the guesses of all measurements together."""
-    guesses = [measurement.guesses for measurement in trials]
-    return Guesses(*(sum(getattr(g, name) for g in guesses) for name in ("canaries", "guesses", "correct")))
+    numbers = np.array([astuple(measurement.guesses) for measurement in trials])
+    return Guesses(*numbers.sum(axis=0).tolist())

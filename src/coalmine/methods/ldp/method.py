@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from coalmine.methods.ldp.section import panels, summary, tables
 from coalmine.methods.ldp.settings import LDPSettings
-from coalmine.methods.ldp.tables import summary, tables
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table
-from coalmine.results.units import REPORT, Unit
+from coalmine.results.verdict import REPORT, Unit
 
 if TYPE_CHECKING:
-    from coalmine.drawing.sections import Section
     from coalmine.simulation.rounds import Rounds
 
 
@@ -24,6 +24,7 @@ class LdpMethod(Method):
     name = "ldp"
     title = "Local privacy: one client's report"
     question = "Can an adversary tell which of two gradients a locally private client sent?"
+    template = Path(__file__).with_name("section.html.j2")
     description = (
         "A client randomizes one of two crafted gradients with a locally private mechanism. An adversary who sees the "
         "report, or the model after the update, guesses which gradient it was. The claimed ε is that of a single "
@@ -78,21 +79,11 @@ class LdpMethod(Method):
         return REPORT
 
     @classmethod
-    def section(cls, found: MethodResults) -> Section:
-        """Return its section of the report."""
-        from coalmine.drawing.sections import method_section
-        from coalmine.methods.ldp.report_section import report_part
-
-        return method_section(cls, [report_part(found)])
+    def section(cls, found: MethodResults) -> Mapping[str, Any]:
+        """Return the summary and the panels for the report."""
+        return {"summary": summary(found.results), "panels": panels(found.results)}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return the tables for the terminal."""
         return tables(found)
-
-    @classmethod
-    def charts(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the figures."""
-        from coalmine.methods.ldp.figures import charts
-
-        return charts(found.results)

@@ -100,9 +100,8 @@ class LDPSettings(Settings):
 
     def mechanisms(self) -> list[LocalMechanism]:
         """Return one mechanism for each claimed ε."""
-        from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
+        from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, OwnMechanism
         from coalmine.simulation.mechanisms.privunit import PrivUnit2
-        from coalmine.simulation.mechanisms.user import OwnMechanism
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
@@ -179,7 +178,7 @@ class LDPSettings(Settings):
         import numpy as np
 
         from coalmine.simulation import models
-        from coalmine.simulation.local_training import train_locally_private
+        from coalmine.simulation.training import train_locally_private
 
         module = models.build(self.model or models.default_model(data.task), data.task, seed=seed)
         if not self.rounds:

@@ -18,7 +18,7 @@ from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.units import USER, Unit
+from coalmine.results.verdict import USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.vectors import AnyVector, flat
 
@@ -62,6 +62,11 @@ class OneShotMethod(Method):
                 "the training clips nothing (clip_norm = none), so the canaries have no norm: set norm in [one-shot]",
                 ["one-shot", "norm"],
             )
+
+    @classmethod
+    def views(cls, settings: OneShotSettings) -> Sequence[str]:
+        """Return the configured views."""
+        return settings.view
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
         """Return one audit per view. The first inserts the canaries."""
@@ -130,8 +135,7 @@ def build_audits(
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
-    from coalmine.methods.one_shot.audit_power import AuditPower
-    from coalmine.methods.one_shot.planning import default_canaries
+    from coalmine.methods.one_shot.planning import AuditPower, default_canaries
 
     participation, rounds = _participation(settings, training, population), training.rounds
     rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]

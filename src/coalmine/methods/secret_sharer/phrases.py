@@ -1,18 +1,22 @@
-"""Phrase canaries: random words, each shared by a few users in some of their examples (Thakkar et al. 2020)."""
+"""Phrase canaries, and their insertion into users' data (Thakkar et al. 2020, Section 4.1 and Figure 1).
+
+A canary is a few uniformly random words. A user becomes a secret sharer of it with probability p_u, and each example of
+a sharer is replaced by it with probability p_e.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coalmine.arrays import Bools, Ints
 from coalmine.errors import InputError, check_count, check_number
 from coalmine.seeds import generator
 from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.data.vocabulary import BEGIN, END, MARKS, PAD, Vocabulary
+from coalmine.simulation.data.splitting import iid
+from coalmine.simulation.data.text import BEGIN, END, MARKS, PAD, Vocabulary
 from coalmine.stats import Design
 
 # The vocabulary must allow this many times the phrases drawn; otherwise some of them would be nearly alike.
@@ -45,7 +49,7 @@ class Configuration:
 
     @property
     def frequency(self) -> tuple[float, float]:
-        """The paper's order of configurations: expected insertions per example, then expected users."""
+        """The paper's order of configurations: expected insertions per example, then expected users (Section 4.2)."""
         return self.p_u * self.p_e, self.p_u
 
 
@@ -112,6 +116,7 @@ class Language:
         lead = len(self.context)
         if lead + length > positions + 1:
             raise InputError(f"a phrase of {length} words does not fit into examples of {positions} positions")
+        # The end mark may fall behind the last position; it is cut off below.
         tokens = np.full((count, max(positions + 1, lead + length + 1)), PAD, dtype=np.int64)
         tokens[:, :lead] = self.context
         tokens[:, lead : lead + length] = phrases
@@ -148,19 +153,8 @@ class PhraseCanaries:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        phrases = np.asarray(self.phrases)
-        object.__setattr__(self, "phrases", phrases)
-        if phrases.ndim != 2 or phrases.size == 0 or phrases.dtype.kind not in "iu":
-            raise InputError(
-                f"phrases must be an integer array (n, length), got {phrases.dtype} of shape {phrases.shape}"
-            )
-        if not (len(self.configuration_index) == len(self.inserted) == len(phrases)):
-            raise InputError(
-                f"configuration_index and inserted must have one entry for each of {len(phrases)} phrases, got "
-                f"{len(self.configuration_index)} and {len(self.inserted)}"
-            )
         words = self.language.words
-        unknown = phrases[(phrases < words.start) | (phrases >= words.stop)]
+        unknown = self.phrases[(self.phrases < words.start) | (self.phrases >= words.stop)]
         if unknown.size:
             raise InputError(
                 f"a canary's words must be in {words.start}..{words.stop - 1}, got the unknown word {unknown[0]}"
@@ -196,7 +190,7 @@ def draw_phrases(
     Args:
         language: What the phrases are made of.
         configurations: How often canaries are inserted.
-        each: Number of inserted canaries per configuration.
+        each: Number of inserted canaries per configuration; the paper has 10.
         twins: Number of held-out canaries per inserted one.
         length: Number of words.
         design: ``"fixed"`` inserts exactly ``each`` per configuration. ``"coin-flips"`` draws ``2 * each`` and inserts
@@ -232,6 +226,7 @@ def draw_phrases(
         )
     rng = generator(seed, "phrases")
     phrases = np.empty((0, length), dtype=np.int64)
+    # Repeated phrases are dropped and drawn again; the order of first occurrence keeps the phrases uniform.
     while len(phrases) < count:
         more = rng.integers(language.words.start, language.words.stop, (count, length))
         drawn = np.concatenate([phrases, more])
@@ -250,8 +245,127 @@ def draw_phrases(
     )
 
 
-def random_suffixes(language: Language, *, count: int, length: int, seed: int = 0) -> npt.NDArray[np.int32]:
-    """Return random word sequences (count, length) to rank canaries among: the paper's set R."""
-    rng = generator(seed, "references")
-    words = language.words
-    return rng.integers(words.start, words.stop, (check_count("references", count), length), dtype=np.int32)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Insertion:
+    """Data in which clients hold canaries.
+
+    Args:
+        data: The data; its rows from ``first_row`` on are the phrases, one row each.
+        phrases: The canaries.
+        first_row: Row of the first phrase.
+        sharers: Clients selected as secret sharers of some canary, even if none of their examples was replaced. This
+            depends on coins only, not on what they hold.
+        replacements: Rows (canary, example) of all examples that a canary replaces, or would replace if it were
+            inserted; the example is its place in ``data.indices``.
+    """
+
+    data: FederatedData
+    phrases: PhraseCanaries
+    first_row: int
+    sharers: Ints
+    replacements: Ints
+
+    @property
+    def holdings(self) -> Ints:
+        """Sorted rows (canary, client), one for each client that holds a copy of a canary."""
+        rows = self.data.indices
+        held = np.flatnonzero(rows >= self.first_row)
+        return self._pairs(rows[held] - self.first_row, held)
+
+    @property
+    def users(self) -> Ints:
+        """Number of clients that hold each canary, shape (canaries,)."""
+        return np.bincount(self.holdings[:, 0], minlength=len(self.phrases))
+
+    @property
+    def copies(self) -> Ints:
+        """Number of examples that were replaced by each canary, shape (canaries,)."""
+        rows = self.data.indices
+        return np.bincount(rows[rows >= self.first_row] - self.first_row, minlength=len(self.phrases))
+
+    @property
+    def most_users(self) -> int:
+        """Largest number of clients that could hold one canary, whichever of the canaries had been inserted."""
+        pairs = self._pairs(self.replacements[:, 0], self.replacements[:, 1])
+        return int(np.bincount(pairs[:, 0], minlength=1).max())
+
+    def _pairs(self, canaries: Ints, examples: Ints) -> Ints:
+        """Return the distinct pairs (canary, client that owns the example), sorted."""
+        clients = np.searchsorted(np.cumsum(self.data.sizes), examples, side="right")
+        return np.unique(np.stack([canaries, clients], axis=1), axis=0)
+
+    def shuffled(self, seed: int = 0) -> Insertion:
+        """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data.
+
+        Coins no longer decide who holds a canary, so all clients count as sharers.
+        """
+        data = iid(self.data, len(self.data), seed)
+        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
+        replacements = np.stack([self.replacements[:, 0], places[self.replacements[:, 1]]], axis=1)
+        return replace(self, data=data, sharers=np.arange(len(self.data)), replacements=replacements)
+
+
+def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
+    """Insert canaries: select each one's users with probability p_u and replace their examples with probability p_e.
+
+    All selections are independent (Poisson sampling, as in the paper). If several canaries select the same example, one
+    of them gets it at random. A canary's draws do not depend on the other canaries.
+
+    Args:
+        data: Federated text data. It is not changed.
+        phrases: The canaries. Held-out ones replace nothing; what they would replace is drawn all the same.
+        seed: Seed for the selections; that of the phrases if not given.
+
+    Raises:
+        InputError: If the vocabularies differ or the phrases do not fit into an example.
+
+    Example:
+        >>> from coalmine.simulation.data import generated_text
+        >>> data = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8).train
+        >>> canaries = draw_phrases(Language.of(data), configurations=grid([0.5], [0.5]), each=2)
+        >>> insertion = insert(data, canaries)
+        >>> bool((insertion.copies[~canaries.inserted] == 0).all())
+        True
+    """
+    language = Language.of(data)
+    if language.size != phrases.language.size:
+        raise InputError(
+            f"the canaries are for a vocabulary of {phrases.language.size} entries, but the data has {language.size}"
+        )
+    seed = phrases.seed if seed is None else seed
+    stops = np.cumsum(data.sizes)
+    starts = stops - data.sizes
+    inputs, targets = language.rows(phrases.phrases, data.task.input_shape[0])
+    rows = data.indices.copy()
+    # The highest bid wins an example, which is a uniform choice among the canaries that select it.
+    highest_bids = np.zeros(len(rows))
+    is_sharer = np.zeros(len(data), dtype=bool)
+    replacements = [np.empty((0, 2), dtype=np.int64)]
+    for canary, inserted in enumerate(phrases.inserted.tolist()):
+        configuration = phrases.configuration(canary)
+        sharers = generator(seed, "sharers", canary).random(len(data)) < configuration.p_u
+        is_sharer |= sharers & inserted
+        for user in np.flatnonzero(sharers).tolist():
+            rng = generator(seed, "sharers", canary, user + 1)
+            selected = starts[user] + np.flatnonzero(rng.random(data.sizes[user]) < configuration.p_e)
+            replacements.append(np.stack([np.full(len(selected), canary), selected], axis=1))
+            if inserted:
+                bids = rng.random(len(selected))
+                wins = bids > highest_bids[selected]
+                rows[selected[wins]] = len(data.inputs) + canary
+                highest_bids[selected[wins]] = bids[wins]
+    # Each phrase is one row behind the data's own; the clients' index says who holds it.
+    extended = replace(
+        data,
+        inputs=np.concatenate([data.inputs, inputs.astype(data.inputs.dtype)]),
+        targets=np.concatenate([data.targets, targets.astype(data.targets.dtype)]),
+        bounds=np.stack([starts, stops], axis=1),
+        rows=rows,
+    )
+    return Insertion(
+        data=extended,
+        phrases=phrases,
+        first_row=len(data.inputs),
+        sharers=np.flatnonzero(is_sharer),
+        replacements=np.concatenate(replacements),
+    )

@@ -10,7 +10,6 @@ from coalmine.config.settings import Settings, Several
 from coalmine.simulation.settings import ClientSettings, ServerSettings, TrainingSettings
 
 if TYPE_CHECKING:
-    from coalmine.methods.secret_sharer.memorization import Probe
     from coalmine.methods.secret_sharer.phrases import PhraseCanaries
     from coalmine.simulation.data import FederatedData
 
@@ -55,19 +54,18 @@ class SecretSharerSettings(Settings):
         "coin-flips",
         description="coin-flips (each canary is inserted with probability 1/2) or fixed (exactly `each` are)",
     )
-    prefix: int = Field(1, description="words of a phrase that the adversary knows")
-    references: int = Field(100_000, ge=1, description="random phrases to rank a canary among; the paper has 2,000,000")
+    prefix: int = Field(1, ge=0, description="words of a phrase that the adversary knows")
+    # More references, or a wider search, would take several gigabytes.
+    references: int = Field(
+        100_000, ge=1, le=100_000_000, description="random phrases to rank a canary among; the paper has 2,000,000"
+    )
     limit: int = Field(
         20,
         ge=0,
         description="a canary is ranked among more references only while at most this many come before it; 0 to rank "
         "every canary among all",
     )
-    width: int = Field(5, description="width of the beam search")
-    whole_space: int = Field(
-        0,
-        description="budget for ranking a canary among all phrases, in model states to evaluate; 0 to skip the ranking",
-    )
+    width: int = Field(5, ge=1, le=10_000, description="width of the beam search")
     regime: Literal["federated", "central"] = Field("federated", description="how the model is trained")
     users: Literal["natural", "shuffled"] = Field(
         "natural", description="shuffled: deal all examples to synthetic users (IID); in central training, shuffle them"
@@ -92,18 +90,6 @@ class SecretSharerSettings(Settings):
     )
     delta: float = Field(1e-5, ge=0, lt=1, description="the δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
-
-    def probe(self) -> Probe:
-        """Return how the final model is probed."""
-        from coalmine.methods.secret_sharer.memorization import Probe
-
-        return Probe(
-            prefix=self.prefix,
-            references=self.references,
-            limit=self.limit or None,
-            width=self.width,
-            whole_space=self.whole_space,
-        )
 
     def phrases(self, data: FederatedData, seed: int) -> PhraseCanaries:
         """Return the canaries for a data set."""

@@ -3,68 +3,91 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from safetensors.torch import save as serialize
 from torch import nn
 
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError
 from coalmine.files import write_json, write_whole
-from coalmine.methods.secret_sharer.insertion import Insertion
-from coalmine.methods.secret_sharer.phrases import Configuration, Language, PhraseCanaries
+from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Language, PhraseCanaries
 from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.reading import read_json, read_tensors
 from coalmine.simulation.data import Task
-from coalmine.simulation.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
+from coalmine.simulation.data.text import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.flat import moved
 from coalmine.simulation.models import default_model
 from coalmine.simulation.settings import TrainingSettings, build_model
 
-_VERSION = 1
+
+class _Canary(BaseModel):
+    """One canary of the file: ``tokens``, or a ``phrase`` in words of the vocabulary."""
+
+    phrase: str | None = None
+    tokens: list[int] | None = Field(None, min_length=1)
+    p_u: float = Field(0.0, ge=0, le=1)
+    p_e: float = Field(0.0, ge=0, le=1)
+    planted: StrictBool
+    users: int | None = Field(None, ge=0)
+    copies: int | None = Field(None, ge=0)
+
+
+class _CanaryFile(BaseModel):
+    """The content of ``canaries.json``. Only ``canaries`` is required, and ``size`` where there is no vocabulary.
+
+    ``words`` are the first token that stands for text and the end of these tokens; ``begin`` is the mark before each
+    phrase, null for none; ``most_users`` is the largest number of users that could have held a canary.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    version: Literal[1] = 1
+    size: int | None = Field(None, ge=1)
+    words: tuple[int, int] | None = None
+    begin: int | None = Field(BEGIN, ge=0)
+    design: Literal["fixed", "coin-flips"] = "fixed"
+    seed: int = Field(0, ge=0)
+    most_users: int | None = Field(None, ge=0)
+    canaries: list[_Canary] = Field(min_length=1)
+    vocabulary: dict[str, Any] | None = None
 
 
 def write_canaries(insertion: Insertion, path: Path) -> None:
     """Write what `read_canaries` reads."""
     phrases = insertion.phrases
     language, users, copies = phrases.language, insertion.users, insertion.copies
-    content = {
-        "version": _VERSION,
-        "size": language.size,
-        "words": [language.words.start, language.words.stop],
-        "begin": language.begin,
-        "design": phrases.design,
-        "seed": phrases.seed,
-        "most_users": insertion.most_users,
-        "canaries": [
-            {
-                "phrase": language.text(phrase),
-                "tokens": phrase.tolist(),
-                "p_u": phrases.configuration(i).p_u,
-                "p_e": phrases.configuration(i).p_e,
-                "planted": bool(phrases.inserted[i]),
-                "users": int(users[i]),
-                "copies": int(copies[i]),
-            }
-            for i, phrase in enumerate(phrases.phrases)
-        ],
-        "vocabulary": None if language.vocabulary is None else language.vocabulary.to_json(),
-    }
-    write_json(path, content)
+    canaries = []
+    for i, phrase in enumerate(phrases.phrases):
+        configuration = phrases.configuration(i)
+        canaries.append(
+            _Canary(
+                phrase=language.text(phrase),
+                tokens=phrase.tolist(),
+                p_u=configuration.p_u,
+                p_e=configuration.p_e,
+                planted=bool(phrases.inserted[i]),
+                users=int(users[i]),
+                copies=int(copies[i]),
+            )
+        )
+    content = _CanaryFile(
+        size=language.size,
+        words=(language.words.start, language.words.stop),
+        begin=language.begin,
+        design=phrases.design,
+        seed=phrases.seed,
+        most_users=insertion.most_users,
+        canaries=canaries,
+        vocabulary=None if language.vocabulary is None else language.vocabulary.to_json(),
+    )
+    write_json(path, content.model_dump(mode="json"))
 
 
 def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
-    """Read canaries from a JSON file.
-
-    The file needs ``size``, the width of the model's output (or a ``vocabulary``), and ``canaries``, each with
-    ``planted`` (was it in the training data?) and either ``tokens`` or a ``phrase`` in words of the vocabulary.
-    Optional are ``words`` [first, stop], the tokens that stand for text (from 4 on if missing); ``begin``, the mark
-    before each phrase (1 if missing, null for none); ``most_users``, the largest number of users that could have held
-    a canary; and ``p_u``, ``p_e`` and ``users`` of each canary.
-
-    Args:
-        path: The file.
+    """Read canaries from a JSON file such as ``canaries.json`` of a run; docs/secret-sharer.md has its keys.
 
     Returns:
         The canaries, the number of users that hold each, shape (n,), and the largest number of users that could hold
@@ -73,74 +96,53 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     Raises:
         InputError: If the file cannot be read, or has no valid canaries.
     """
-    content = read_json(path)
     try:
-        return _stored(content, path)
-    except InputError as error:
-        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    except KeyError as missing:
-        raise InputError(f"{path} has no canaries: the key {missing.args[0]!r} is missing") from None
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{path} has no canaries that could be read: {error}") from None
-
-
-def _stored(content: dict[str, Any], path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
-    """Return the canaries of a file's content."""
-    if content.get("version", _VERSION) != _VERSION:
-        raise InputError(f"{path} has version {content['version']}, and only version {_VERSION} can be read")
-    entries = content["canaries"]
-    if not entries:
-        raise InputError(f"{path} has no canaries: the list is empty")
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or entry.get("planted") not in (True, False):
-            raise InputError(f'canary {number} needs "planted": true or false (was it in the training data?)')
-    language = _language(content, path)
-    tokens = [_tokens(entry, number, language.vocabulary) for number, entry in enumerate(entries)]
+        content = _CanaryFile.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {place} is wrong: {first['msg']}, got {first['input']!r:.60}") from None
+    vocabulary = None if content.vocabulary is None else Vocabulary.from_json(content.vocabulary, str(path))
+    size = content.size if vocabulary is None else len(vocabulary)
+    if size is None:
+        raise InputError(f'{path} needs "size", the width of the model\'s output, or a vocabulary')
+    start, stop = content.words or (len(MARKS), size)
+    if not 0 <= start < stop <= size:
+        raise InputError(f"{path}: words must be a range within 0..{size}, got {start} to {stop}")
+    tokens = []
+    for number, canary in enumerate(content.canaries):
+        tokens.append(canary.tokens or _looked_up(canary.phrase, vocabulary, f"{path}, canary {number}"))
     lengths = {len(sequence) for sequence in tokens}
     if len(lengths) > 1:
         raise InputError(f"{path}: all canaries must have the same number of words, got {sorted(lengths)}")
-    each = [Configuration(float(entry.get("p_u", 0)), float(entry.get("p_e", 0))) for entry in entries]
+    each = [Configuration(canary.p_u, canary.p_e) for canary in content.canaries]
     configurations = tuple(sorted(set(each), key=lambda configuration: configuration.frequency))
-    canaries = PhraseCanaries(
-        phrases=np.array(tokens, dtype=np.int64),
-        configurations=configurations,
-        configuration_index=np.array([configurations.index(configuration) for configuration in each]),
-        inserted=np.array([bool(entry["planted"]) for entry in entries]),
-        language=language,
-        design=content.get("design", "fixed"),
-        seed=check_count("seed", content.get("seed", 0), least=0),
-    )
-    if not all("users" in entry for entry in entries):
+    try:
+        canaries = PhraseCanaries(
+            phrases=np.array(tokens, dtype=np.int64),
+            configurations=configurations,
+            configuration_index=np.array([configurations.index(configuration) for configuration in each]),
+            inserted=np.array([canary.planted for canary in content.canaries]),
+            language=Language(size=size, words=range(start, stop), begin=content.begin, vocabulary=vocabulary),
+            design=content.design,
+            seed=content.seed,
+        )
+    except (InputError, OverflowError) as error:  # an unknown word, or a token that no integer holds
+        raise InputError(f"{path}: {error}") from None
+    users = [canary.users for canary in content.canaries if canary.users is not None]
+    if len(users) < len(canaries):
         return canaries, None, None
-    users = np.array([check_count("users", entry["users"], least=0) for entry in entries])
-    most = content.get("most_users")
-    return canaries, users, None if most is None else check_count("most_users", most, least=int(users.max()))
+    return canaries, np.array(users), content.most_users
 
 
-def _language(content: dict[str, Any], path: Path) -> Language:
-    """Return the language of a file's canaries."""
-    stored = content.get("vocabulary")
-    vocabulary = None if stored is None else Vocabulary.from_json(stored, str(path))
-    size = check_count("size", content["size"] if vocabulary is None else len(vocabulary))
-    first, stop = content.get("words") or (len(MARKS), size)
-    if not 0 <= first < stop <= size:
-        raise InputError(f"words must be a range within 0..{size}, got {first} to {stop}")
-    return Language(size=size, words=range(first, stop), begin=content.get("begin", BEGIN), vocabulary=vocabulary)
-
-
-def _tokens(entry: Any, number: int, vocabulary: Vocabulary | None) -> list[int]:
-    """Return the tokens of one canary, looked up in the vocabulary if it has only a phrase."""
-    if "tokens" in entry:
-        return [check_count("a token", token, least=0) for token in entry["tokens"]]
-    if vocabulary is None:
-        raise InputError(f"canary {number} has no tokens, and the file has no vocabulary to look up its words")
-    if "phrase" not in entry:
-        raise InputError(f"canary {number} has neither tokens nor a phrase")
-    words = str(entry["phrase"]).split() if vocabulary.level == "words" else list(entry["phrase"])
+def _looked_up(phrase: str | None, vocabulary: Vocabulary | None, source: str) -> list[int]:
+    """Return the tokens of a phrase; ``source`` is named in errors."""
+    if phrase is None or vocabulary is None:
+        raise InputError(f"{source} needs tokens, or a phrase and a vocabulary to look up its words")
+    words = phrase.split() if vocabulary.level == "words" else list(phrase)
     tokens = [int(token) for token in vocabulary.lookup(words)]
     if UNKNOWN in tokens:
-        word = words[tokens.index(UNKNOWN)]
-        raise InputError(f"canary {number} has the word {word!r}, which is not in the vocabulary")
+        raise InputError(f"{source} has the word {words[tokens.index(UNKNOWN)]!r}, which is not in the vocabulary")
     return tokens
 
 
@@ -164,7 +166,10 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
         ignored=0,
     )
     name = training.model or default_model(task)
-    module = build_model(name, task, _model_settings(training))
+    # Default settings belong to the default model and are not passed to any other.
+    defaults = TextTrainingSettings()
+    others = training.model != defaults.model and training.model_settings == defaults.model_settings
+    module = build_model(name, task, {} if others else training.model_settings)
     try:
         module.load_state_dict(read_tensors(weights))
     except RuntimeError as error:
@@ -177,11 +182,3 @@ def save_weights(module: nn.Module, path: Path) -> None:
     """Write a model's weights as a safetensors file."""
     weights = {name: tensor.cpu().contiguous() for name, tensor in module.state_dict().items()}
     write_whole(path, lambda beside: beside.write_bytes(serialize(weights)))
-
-
-def _model_settings(training: TrainingSettings) -> dict[str, float]:
-    """Return the model's settings; the defaults belong to the default model and are not passed to any other."""
-    defaults = TextTrainingSettings()
-    if training.model != defaults.model and training.model_settings == defaults.model_settings:
-        return {}
-    return training.model_settings

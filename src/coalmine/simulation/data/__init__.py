@@ -1,14 +1,14 @@
 """Federated data: examples grouped by client, loaded from files or generated, under any partition. See docs/data.md.
 
 `load` reads columns (`files`) or generates text, splits users into train, test and pool (`splitting`), turns texts into
-tokens (`text`, `vocabulary`), and regroups examples into clients. The result is `FederatedData`.
+tokens (`text`), and regroups examples into clients. The result is `FederatedData`.
 """
 
 from coalmine.simulation.data.federated import Examples, FederatedData, Splits, Task
 from coalmine.simulation.data.generated_text import generated_text
 from coalmine.simulation.data.loading import NAMES, load
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
-from coalmine.simulation.data.vocabulary import Vocabulary
+from coalmine.simulation.data.text import Vocabulary
 
 __all__ = [
     "NAMES",

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import Array
 from coalmine.errors import InputError, check_count
-from coalmine.simulation.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
+    from coalmine.simulation.data.text import Vocabulary
 
 _SAMPLED_ROWS = 1000  # rows that go into a fingerprint: enough to tell data sets apart without hashing gigabytes
 
@@ -136,29 +136,17 @@ class FederatedData:
             raise InputError(
                 f"the vocabulary has {len(self.vocabulary)} entries, but the task has {self.task.tokens} tokens"
             )
-        self._check_clients()
-        _check_examples(self.inputs, self.targets, self.task)
-
-    def _check_clients(self) -> None:
-        """Raise `InputError` unless every client has a name and at least one existing example."""
-        examples = len(self.inputs)
-        if self.rows is not None:
-            if self.rows.size and not 0 <= self.rows.min() <= self.rows.max() < examples:
-                raise InputError(f"rows must be in 0..{examples - 1}, got {self.rows.min()} to {self.rows.max()}")
-            examples = len(self.rows)
         if self.bounds.shape != (len(self.names), 2) or not len(self.names):
-            raise InputError(
-                f"bounds must be one pair for each of one or more clients, got shape {self.bounds.shape} for "
-                f"{len(self.names)} names"
-            )
+            raise InputError(f"bounds must be a pair per name, got {self.bounds.shape} for {len(self.names)} names")
+        rows = np.arange(len(self.inputs)) if self.rows is None else self.rows
+        if ((rows < 0) | (rows >= len(self.inputs))).any():
+            raise InputError(f"rows must be in 0..{len(self.inputs) - 1}, got {rows.min()} to {rows.max()}")
         start, stop = self.bounds.T
-        wrong = np.flatnonzero((start < 0) | (stop > examples) | (start >= stop))
+        wrong = np.flatnonzero((start < 0) | (stop > len(rows)) | (start >= stop))
         if wrong.size:
-            client = int(wrong[0])
-            raise InputError(
-                f"client {self.names[client]!r} has the bounds {start[client]}:{stop[client]}, which must hold at "
-                f"least one of {examples} examples"
-            )
+            name, bounds = self.names[wrong[0]], self.bounds[wrong[0]].tolist()
+            raise InputError(f"client {name!r} must hold at least one of {len(rows)} examples, got the bounds {bounds}")
+        _check_examples(self.inputs, self.targets, self.task)
 
     @classmethod
     def from_users(cls, *, inputs: Array, targets: Array, users: ArrayLike, task: Task) -> FederatedData:
@@ -257,16 +245,13 @@ class FederatedData:
         return replace(self, bounds=self.bounds[chosen], names=[self.names[i] for i in chosen.tolist()])
 
     def pooled(self) -> Examples:
-        """Return all examples of these clients, client by client; a view if they are consecutive.
+        """Return all examples of these clients, client by client.
 
         Example:
             >>> from coalmine.simulation.data import load
             >>> len(load("digits").test.pooled())
             180
         """
-        if self.rows is None and np.array_equal(self.bounds[1:, 0], self.bounds[:-1, 1]):
-            start, stop = int(self.bounds[0, 0]), int(self.bounds[-1, 1])
-            return Examples(self.inputs[start:stop], self.targets[start:stop])
         rows = self.indices
         return Examples(self.inputs[rows], self.targets[rows])
 
@@ -329,16 +314,14 @@ def _check_examples(inputs: Array, targets: Array, task: Task) -> None:
             f"an example must have the shape {task.input_shape} and its target {task.target_shape}, got "
             f"{inputs.shape[1:]} and {targets.shape[1:]}"
         )
-    _check_range("label", targets, task.classes, task.ignored)
+    # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
+    if inputs.dtype.kind == "f" and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
+        raise InputError(f"inputs must be finite, got {inputs.min()} to {inputs.max()}")
     if task.tokens is not None:
         _check_range("token", inputs, task.tokens, None)
-    elif inputs.dtype.kind == "f":
-        # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
-        for extreme in (inputs.min(), inputs.max()):
-            if not np.isfinite(extreme):
-                raise InputError(f"inputs must be finite, got {extreme}")
-    elif inputs.dtype != np.uint8:
+    elif inputs.dtype.kind != "f" and inputs.dtype != np.uint8:
         raise InputError(f"inputs must be uint8 pixels or floating-point numbers, got {inputs.dtype}")
+    _check_range("label", targets, task.classes, task.ignored)
 
 
 def _check_range(what: str, values: Array, limit: int, ignored: int | None) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Splits
 from coalmine.simulation.data.splitting import SplitOptions
-from coalmine.simulation.data.text import Tokenized, language_splits
-from coalmine.simulation.data.vocabulary import MARKS
+from coalmine.simulation.data.text import MARKS, Tokenized, language_splits
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,14 +11,19 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Array, Ints
-from coalmine.errors import InputError
+from coalmine.errors import InputError, did_you_mean
 from coalmine.simulation.data import files
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, group_by_user
 from coalmine.simulation.data.files import Columns
 from coalmine.simulation.data.generated_text import generated_text
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
-from coalmine.simulation.data.text import classification_splits, language_splits, tokenize_characters, tokenize_words
-from coalmine.simulation.data.vocabulary import Level
+from coalmine.simulation.data.text import (
+    Level,
+    classification_splits,
+    language_splits,
+    tokenize_characters,
+    tokenize_words,
+)
 
 _VARIABLE = "COALMINE_DATA"  # names the directory of these files
 _FILES = {
@@ -38,7 +42,6 @@ NAMES = ("digits", "generated-text", *_FILES)
 """Names of data sets that `load` takes; the first two need no file."""
 
 _CLIENTS = 100  # default number of IID clients for data without users
-_MOST_CLASSES = 1_000_000  # beyond, labels are more likely a mistake
 
 
 def load(
@@ -137,11 +140,18 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> files.Parts:
         bunch = load_digits()
         images = (bunch.images / 16).astype(np.float32)[:, None]
         return Columns(inputs=images, labels=bunch.target.astype(np.uint8), users=None), None
-    path = _named_file(str(source)) if source in _FILES else Path(source)
+    path = Path(source)
+    if source in _FILES:
+        directory = os.environ.get(_VARIABLE, "")
+        path = Path(directory, _FILES[str(source)])
+        if not directory or not path.is_file():
+            raise InputError(
+                f"{source} needs the file {path.name} in the directory that the environment variable {_VARIABLE} "
+                f"names, got {directory!r}"
+            )
     if not path.exists():
-        close = difflib.get_close_matches(str(source).lower(), NAMES, n=3, cutoff=0.5)
-        question = f"did you mean {' or '.join(close)}? " if close else ""
-        raise InputError(f"there is no data set and no file {str(source)!r}; {question}Data sets: {', '.join(NAMES)}")
+        hint = did_you_mean(str(source), NAMES)
+        raise InputError(f"there is no data set and no file {str(source)!r}. {hint}")
     if path.suffix == ".npz":
         return files.read_npz(path, keys)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -151,19 +161,6 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> files.Parts:
     if path.is_dir() or path.suffix == ".json":
         return files.read_leaf(path)
     raise InputError(f"{path} must end in .npz, .jsonl, .jsonl.gz, .json, {', '.join(files.TABLES)}, or be a directory")
-
-
-def _named_file(name: str) -> Path:
-    """Return the path of a named data set's file, or raise with what is missing."""
-    directory = os.environ.get(_VARIABLE)
-    if not directory:
-        raise InputError(
-            f"{name} needs the file {_FILES[name]}: set the environment variable {_VARIABLE} to its directory"
-        )
-    path = Path(directory) / _FILES[name]
-    if not path.is_file():
-        raise InputError(f"{name} needs the file {path.name}, which is not in {directory} ({_VARIABLE})")
-    return path
 
 
 def _joined(train: Columns, test: Columns | None) -> tuple[Columns, set[str]]:
@@ -223,8 +220,9 @@ def _labels(columns: Columns) -> Array:
         labels = labels[:, 0]
     if labels.dtype.kind not in "iu" or labels.shape != (count,) or not count:
         raise InputError(f"labels must be integers, one for each of {count} examples, got {labels!r:.60}")
-    if not 0 <= labels.min() <= labels.max() <= _MOST_CLASSES:
-        raise InputError(f"labels must be in 0..{_MOST_CLASSES:,}, got {labels.min()} to {labels.max()}")
+    # The model has a logit per class, so a label this large is more likely a mistake.
+    if not 0 <= labels.min() <= labels.max() <= 1_000_000:
+        raise InputError(f"labels must be in 0..1,000,000, got {labels.min()} to {labels.max()}")
     return labels
 
 

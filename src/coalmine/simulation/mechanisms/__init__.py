@@ -8,41 +8,9 @@
 | How are clients weighted? | `central.EqualWeights`, `central.WeightsBySize` |
 | Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
 | Where is PrivUnit's sampler? | `privunit.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
-| How do I plug in my own local mechanism? | `user.OwnMechanism`, or a subclass of `local_base.LocalMechanism` |
-| How do I plant a bug, to see it found? | `planted_bug.with_bug` |
+| How do I plug in my own local mechanism? | `local.OwnMechanism`, or a subclass of `local.LocalMechanism` |
+| How do I plant a bug, to see it found? | `central.with_bug` |
 | What does the server do with local reports? | `local.LDPServer` |
 
 The claimed guarantees are computed in `coalmine.claims`, not here.
 """
-
-from coalmine.simulation.mechanisms.central import (
-    AdaptiveClipping,
-    Clipping,
-    EqualWeights,
-    FixedClipping,
-    Mechanism,
-    NoClipping,
-    Weighting,
-    WeightsBySize,
-)
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
-from coalmine.simulation.mechanisms.local_base import LocalMechanism
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from coalmine.simulation.mechanisms.user import OwnMechanism
-
-__all__ = [
-    "LDPSGD",
-    "AdaptiveClipping",
-    "Clipping",
-    "EqualWeights",
-    "FixedClipping",
-    "LDPServer",
-    "LocalGaussian",
-    "LocalMechanism",
-    "Mechanism",
-    "NoClipping",
-    "OwnMechanism",
-    "PrivUnit2",
-    "Weighting",
-    "WeightsBySize",
-]

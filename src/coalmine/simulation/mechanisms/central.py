@@ -1,4 +1,4 @@
-"""Central differential privacy: clipping, weights, and the noise on the sum of updates.
+"""Central differential privacy: clipping, weights, the noise on the sum of updates, and bugs planted into it.
 
 `Mechanism.noise` draws the noise that `Training` adds (see simulation/training.py). The clipping itself happens where
 the updates are computed, in `coalmine.simulation.kernels.kernel.clip_factors`, with the clip norm that this module
@@ -11,12 +11,22 @@ deployment needs a cryptographic source of randomness and protection of the low 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
+from coalmine.errors import (
+    InputError,
+    check_count,
+    check_kind,
+    check_number,
+    check_positive,
+    check_probability,
+    parse_kind,
+)
+from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 
@@ -192,21 +202,22 @@ class Mechanism:
     weighting: Weighting = field(default_factory=EqualWeights)
 
     def __post_init__(self) -> None:
-        kinds = (NoClipping, FixedClipping, AdaptiveClipping)
-        check_kind("clipping", self.clipping, kinds, "a rule such as FixedClipping(1.0)")
+        check_kind(
+            "clipping",
+            self.clipping,
+            (NoClipping, FixedClipping, AdaptiveClipping),
+            "a rule such as FixedClipping(1.0)",
+        )
         check_kind("weighting", self.weighting, (EqualWeights, WeightsBySize), "EqualWeights() or WeightsBySize(cap)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
         if self.private and isinstance(self.clipping, NoClipping):
             raise InputError(
-                f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: use "
-                "FixedClipping or AdaptiveClipping"
+                f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: set one"
             )
+        # The largest client's size is itself a fact about one client.
         if self.private and isinstance(self.weighting, WeightsBySize) and self.weighting.cap is None:
-            raise InputError(
-                "WeightsBySize needs a cap in a private training, because the largest client's size is private: set "
-                "cap to a fixed number of examples"
-            )
+            raise InputError("WeightsBySize needs a cap in a private training: set it to a fixed number of examples")
 
     @property
     def private(self) -> bool:
@@ -269,6 +280,72 @@ class Mechanism:
             noisy = centered + count_noise * float(generator(seed, "clip-count", round).standard_normal())
             return self.clipping.next(clip_norm, noisy / expected_clients + 0.5)
         return self.clipping.next(clip_norm, float(np.mean(norms <= clip_norm))) if len(norms) else clip_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuggyMechanism(Mechanism):
+    """A Gaussian mechanism with a bug; the claimed guarantee is that of the correct one.
+
+    Args:
+        share: Share of the noise that is really added.
+        bare: Coordinates without noise, from and to.
+        period: Number of rounds after which the noise repeats itself; never if None.
+
+    Example:
+        >>> mechanism = BuggyMechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0, bare=(3, 5))
+        >>> (mechanism.noise(6, seed=0, clip_norm=1.0, expected_clients=10, round=0) == 0).tolist()
+        [False, False, False, True, True, False]
+    """
+
+    share: float = 1.0
+    bare: tuple[int, int] = (0, 0)
+    period: int | None = None
+
+    def noise(
+        self, dim: int, seed: int, clip_norm: float, expected_clients: float, round: int, trial: int = 0
+    ) -> Vector:
+        """Draw the noise, with the bug."""
+        repeated = round if self.period is None else round % self.period
+        noise = super().noise(dim, seed, clip_norm, expected_clients, repeated, trial)
+        noise *= self.share
+        noise[slice(*self.bare)] = 0
+        return noise
+
+
+def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]) -> Mechanism:
+    """Return the mechanism with a bug planted into it.
+
+    Args:
+        mechanism: A correct mechanism.
+        bug: ``"noise:0.5"``, ``"bare:2.bias"`` or ``"repeat:3"``.
+        layers: Shapes of the model's tensors by name, in the order of the flat model.
+
+    Raises:
+        InputError: If there is no such bug or tensor, or no noise to spoil.
+
+    Example:
+        >>> correct = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0)
+        >>> with_bug(correct, "bare:bias", {"weight": (3, 2), "bias": (3,)}).bare
+        (6, 9)
+    """
+    if not mechanism.private:
+        raise InputError(f"the bug {bug} needs noise: set noise_multiplier")
+    settings = {f.name: getattr(mechanism, f.name) for f in fields(Mechanism)}
+
+    def bare(tensor: str) -> Mechanism:
+        place = Layers.of(layers).slice_of(tensor)
+        return BuggyMechanism(**settings, bare=(place.start, place.stop))
+
+    return parse_kind(
+        bug,
+        {
+            "noise:": lambda share: BuggyMechanism(**settings, share=check_positive("share", float(share))),
+            "bare:": bare,
+            "repeat:": lambda rounds: BuggyMechanism(**settings, period=check_count("rounds", int(rounds))),
+        },
+        "bug must be noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N (the "
+        f"same noise again after N rounds), got {bug!r}",
+    )
 
 
 def _check_norm(name: str, norm: float) -> None:

@@ -1,16 +1,22 @@
-"""Local mechanisms (LDP-SGD and Gaussian) and the server that averages their reports.
+"""Local mechanisms: what a client does to its gradient before it leaves the device. Also the server of their reports.
 
-Algorithms and lines are those of Matsumoto et al. (2022). `coalmine.simulation.mechanisms.local_base` has the
-interface, `coalmine.simulation.mechanisms.privunit` a third mechanism; see also ``docs/ldp.md``.
+Algorithms and lines are those of Matsumoto et al. (2022). A mechanism makes reports in two ways with the same
+distribution: `LocalMechanism.reports` makes whole vectors from random numbers drawn beforehand, which several
+mechanisms can share; `LocalMechanism.projections` draws only a report's coordinates in a small subspace that contains
+the gradient, a few numbers per report instead of d. PrivUnit is in `coalmine.simulation.mechanisms.privunit`; see also
+``docs/ldp.md``.
+
+The random numbers come from an ordinary generator: fit for simulating and auditing a mechanism, not for deploying one.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +24,198 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.claims import Claim
-from coalmine.errors import InputError, check_delta, check_positive
-from coalmine.simulation.mechanisms.local_base import UNIFORMS, LocalMechanism, Normals, Reports, normal_lengths
+from coalmine.errors import InputError, check_count, check_delta, check_positive
 from coalmine.stats.gaussian import sigma_gaussian
+from coalmine.usercode import errors_of
 
-__all__ = [
-    "LDPSGD",
-    "UNIFORMS",
-    "LDPServer",
-    "LocalGaussian",
-    "LocalMechanism",
-    "Normals",
-    "Reports",
-    "SphereMechanism",
-]
+Reports = npt.NDArray[np.float32]
+"""(k, d): one report per row."""
+
+_CHUNK = 1 << 20  # entries of the reports that are made at a time
+
+UNIFORMS = 3
+"""How many uniform numbers a report may use, in addition to its d normal ones."""
+
+
+class Normals:
+    """Standard normal numbers (k, d), with the lengths of their rows computed at most once."""
+
+    def __init__(self, values: Reports, lengths: Floats | None = None) -> None:
+        self.values = values
+        self._lengths = lengths
+
+    @property
+    def lengths(self) -> Floats:
+        """The ℓ₂ norm of each row, shape (k,)."""
+        if self._lengths is None:
+            # einsum accumulates in float32; summing in blocks keeps the digits however long the rows are.
+            squares = np.zeros(len(self.values))
+            for start in range(0, self.values.shape[1], 4096):
+                block = self.values[:, start : start + 4096]
+                squares += np.einsum("ij,ij->i", block, block)
+            self._lengths = np.sqrt(squares)
+        return self._lengths
+
+    @cached_property
+    def sign_sums(self) -> Floats:
+        """The sum of the signs of each row, shape (k,)."""
+        sums: Floats = np.sign(self.values).sum(axis=1, dtype=np.float64)
+        return sums
+
+    def rows(self, start: int, stop: int) -> Normals:
+        """Rows ``start`` to ``stop``, as a view."""
+        return Normals(self.values[start:stop], self.lengths[start:stop])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalMechanism(ABC):
+    """A local randomizer of gradients.
+
+    Subclasses implement ``reports`` (never ``randomize``, which calls it), ``log_density`` and ``server_factor``, and
+    should implement ``projections`` if there is a closed form. A subclass that overrides ``reports`` alone is audited
+    by its reports, never by inherited projections.
+
+    Args:
+        epsilon: The claimed ε of one report, between any two gradients.
+        norm: The clip norm (L in the papers): longer gradients are scaled down to it.
+
+    Raises:
+        InputError: If an argument is not positive.
+
+    Example:
+        >>> from coalmine.simulation import LDPSGD
+        >>> mechanism = LDPSGD(epsilon=2.0)
+        >>> mechanism.randomize(np.ones(3), np.random.default_rng(0), count=5).shape
+        (5, 3)
+        >>> mechanism.claim().epsilon
+        2.0
+    """
+
+    name: ClassVar[str]
+    density_is_known: ClassVar[bool] = True
+    """Whether ``log_density`` of a single report is exact up to a constant; if not, it is only a score."""
+    epsilon: float
+    norm: float = 1.0
+
+    def __init_subclass__(cls) -> None:
+        # Audits make reports from numbers drawn beforehand, so a bug in an overridden `randomize` would go unseen.
+        if "randomize" in vars(cls):
+            raise InputError(f"{cls.__name__} overrides randomize, which audits do not call: override reports instead")
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_positive("the clip norm", self.norm)
+
+    @property
+    def delta(self) -> float:
+        """The δ at which ``epsilon`` is claimed."""
+        return 0.0
+
+    def claim(self) -> Claim:
+        """The claimed guarantee of one report, between any two gradients."""
+        return Claim(local_epsilon=self.epsilon, rounds=1, delta=0.0)
+
+    def clipped(self, gradient: npt.ArrayLike) -> Floats:
+        """The gradient, scaled down to the clip norm if it is longer (Algorithm 1, line 1)."""
+        vector = np.asarray(gradient, dtype=np.float64)
+        length = float(np.linalg.norm(vector))
+        if not math.isfinite(length):
+            raise InputError(f"a gradient must be finite, got one of norm {length}")
+        return vector * min(1.0, self.norm / length) if length > 0 else vector
+
+    @abstractmethod
+    def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
+        """Reports (k, d) made of ``normals`` (k, d) and ``uniforms`` (3, k), written to ``out``."""
+
+    def randomize(self, gradient: npt.ArrayLike, rng: np.random.Generator, count: int = 1) -> Reports:
+        """Draw independent reports of one gradient.
+
+        Args:
+            gradient: The gradient, shape (d,).
+            rng: Source of randomness.
+            count: Number of reports.
+
+        Returns:
+            The reports, shape (count, d), float32.
+
+        Raises:
+            InputError: If the gradient is not a finite vector, or a report is not.
+        """
+        vector = np.asarray(gradient)
+        if vector.ndim != 1 or not vector.size:
+            raise InputError(f"a gradient must be one flat vector, got an array of shape {vector.shape}")
+        count = check_count("count", count)
+        normals = Normals(rng.standard_normal((count, vector.size), dtype=np.float32))
+        return self.sent(vector, normals, rng.random((UNIFORMS, count)), out=np.empty_like(normals.values))
+
+    def sent(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
+        """What ``reports`` returns, in ``out``, after a check that a server could use it."""
+        reports = self.reports(gradient, normals, uniforms, out=out)
+        if np.shape(reports) != out.shape or not np.isfinite(reports).all():
+            raise InputError(
+                f"{type(self).__name__} must return finite reports of shape {out.shape}, got shape {np.shape(reports)}"
+                f"{'' if np.shape(reports) != out.shape else ' with numbers that are not finite'}"
+            )
+        if reports is not out:
+            out[:] = reports
+        return out
+
+    def projections(self, gradient: npt.ArrayLike, dim: int, rng: np.random.Generator, count: int) -> Floats:
+        """Coordinates of independent reports in an r-dimensional subspace that contains the gradient.
+
+        They have exactly the distribution of the coordinates of ``randomize``. Optional.
+
+        Args:
+            gradient: The gradient's coordinates in an orthonormal basis of the subspace, shape (r,).
+            dim: Number of dimensions d of the whole space.
+            rng: Source of randomness.
+            count: Number of reports.
+
+        Returns:
+            The coordinates, shape (count, r).
+        """
+        raise NotImplementedError
+
+    def coordinates(self, gradient: npt.ArrayLike, basis: Floats, rng: np.random.Generator, count: int) -> Floats:
+        """Coordinates (count, r) of reports of a whole gradient (d,), in an orthonormal ``basis`` (d, r) that spans it.
+
+        Uses ``projections`` if they belong to the same class as ``reports``; else whole reports are projected.
+        """
+        vector = np.asarray(gradient, dtype=np.float64)
+        homes = [next(base for base in type(self).__mro__ if name in vars(base)) for name in ("projections", "reports")]
+        if homes[0] is homes[1]:
+            return self.projections(basis.T @ vector, len(basis), rng, count)
+        rows = max(1, _CHUNK // len(basis))
+        coordinates = np.empty((count, basis.shape[1]))
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            coordinates[start:stop] = self.randomize(vector, rng, stop - start) @ basis
+        return coordinates
+
+    @abstractmethod
+    def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
+        """The log-likelihood of a sum of ``clients`` reports, one of them of ``gradient``, up to a constant.
+
+        Exact for one client. With more, the others' reports are treated as Gaussian noise, which is what an adversary
+        may assume who does not know them.
+
+        Args:
+            total: Coordinates of the sums, as in ``projections``, shape (k, r).
+            gradient: Coordinates of the gradient, shape (r,).
+            dim: Number of dimensions d of the whole space.
+            clients: Number of reports in each sum.
+
+        Returns:
+            The log-likelihoods, shape (k,).
+        """
+
+    @abstractmethod
+    def server_factor(self, dim: int) -> float:
+        """The factor that makes the mean of reports an unbiased estimate of the mean clipped gradient."""
+
+    def printed_factor(self, dim: int) -> float:
+        """The server's factor as printed in the paper, where that differs from ``server_factor``."""
+        return self.server_factor(dim)
 
 
 class SphereMechanism(LocalMechanism):
@@ -41,32 +225,29 @@ class SphereMechanism(LocalMechanism):
     the same (the *gradient norm projection* of Algorithm 1, line 2). Subclasses define the cap.
     """
 
-    def length(self, gradient: Floats) -> float:
-        """‖x‖ / L of a clipped gradient, in [0, 1]: the mean of the random sign."""
-        return min(1.0, float(np.linalg.norm(gradient)) / self.norm)
-
     @abstractmethod
     def cap(self, dim: int) -> tuple[float, float, float]:
         """The cap's smallest cosine, its share of the sphere's surface, and the probability of a report in it."""
+
+    def length(self, gradient: Floats) -> float:
+        """‖x‖ / L of a clipped gradient, in [0, 1]: the mean of the random sign."""
+        return min(1.0, float(np.linalg.norm(gradient)) / self.norm)
 
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
         """See `LocalMechanism.log_density`: relative to the uniform distribution on the sphere."""
         unit, length = self._direction(gradient)
         least, share, chance = self.cap(dim)
-        along = total @ unit
-
-        def inside(cosine: Floats) -> Floats:
-            if clients == 1:
-                return (cosine >= least).astype(float)
-            # Coordinates of uniform directions are close to N(0, 1/d), and so is this client's, given the sum.
-            spread = math.sqrt((clients - 1) / (clients * dim))
-            probability: Floats = special.ndtr((cosine / clients - least) / spread)
-            return probability
 
         def density(cosine: Floats) -> Floats:
-            within = inside(cosine)
-            return within * chance / share + (1 - within) * (1 - chance) / (1 - share)
+            if clients == 1:
+                inside = (cosine >= least).astype(float)
+            else:
+                # Coordinates of uniform directions are close to N(0, 1/d), and so is this client's, given the sum.
+                spread = math.sqrt((clients - 1) / (clients * dim))
+                inside = special.ndtr((cosine / clients - least) / spread)
+            return inside * chance / share + (1 - inside) * (1 - chance) / (1 - share)
 
+        along = total @ unit
         return np.log((1 + length) / 2 * density(along) + (1 - length) / 2 * density(-along))
 
     def _direction(self, gradient: npt.ArrayLike) -> tuple[Floats, float]:
@@ -221,6 +402,82 @@ class LocalGaussian(LocalMechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnMechanism(LocalMechanism):
+    """A user's function as a local mechanism, with the (ε, δ) that it claims.
+
+    Nothing else is known about it, so reports are made whole, one at a time. Its "log-likelihood" is the inner product
+    of report and clipped gradient, which is optimal for Gaussian noise and merely a score for anything else.
+
+    Args:
+        function: What a client runs: ``function(gradient, rng)`` returns the report, shape (d,).
+        epsilon: The claimed ε of one report.
+        norm: The clip norm that the function uses.
+        delta: The claimed δ, in [0, 1).
+        factor: What the server multiplies the mean report by.
+
+    Raises:
+        InputError: When it is called, if the function fails or its report is not a finite vector of the gradient's
+            length.
+
+    Example:
+        >>> def noisy(gradient, rng):
+        ...     return gradient + rng.normal(0, 10, gradient.size)
+        >>> OwnMechanism(function=noisy, epsilon=1.0, delta=1e-5).randomize([1.0, 0.0], np.random.default_rng(0)).shape
+        (1, 2)
+    """
+
+    density_is_known: ClassVar[bool] = False
+    function: Callable[[Any, np.random.Generator], Any]
+    delta: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_delta(self.delta)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The function's name."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def claim(self) -> Claim:
+        """The guarantee as claimed."""
+        # A report with δ > 0 has no pure ε by itself, of which the curve of the claim would be made.
+        local_epsilon = self.epsilon if self.delta == 0 else None
+        return Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=1,
+            accountant="as claimed",
+            local_epsilon=local_epsilon,
+            adjacency="replace-one",
+        )
+
+    def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
+        """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
+        vector = np.asarray(gradient, dtype=np.float32)
+        for row, row_uniforms in zip(out, uniforms.T, strict=True):
+            rng = np.random.default_rng([int(2**53 * number) for number in row_uniforms])
+            with errors_of(f"the mechanism {self.name} failed"):
+                report = np.asarray(self.function(vector.copy(), rng))
+            if report.dtype.kind not in "fiub" or report.shape != vector.shape or not np.isfinite(report).all():
+                raise InputError(
+                    f"the mechanism {self.name} must return {vector.size} finite real numbers, got {report!r:.80}"
+                )
+            row[:] = report
+        return out
+
+    def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
+        """A score: the inner product with the clipped gradient."""
+        scores: Floats = total @ self.clipped(gradient)
+        return scores
+
+    def server_factor(self, dim: int) -> float:
+        """The factor as given."""
+        return self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
 class LDPServer:
     """What the server does with local reports: θ ← Π(θ − η · factor · mean report) (Algorithm 2, lines 4 and 5).
 
@@ -263,3 +520,13 @@ class LDPServer:
             shrink = np.minimum(1.0, self.radius / np.maximum(Normals(means).lengths, 1e-300))
             means *= shrink.astype(np.float32)[:, None]
         return means
+
+
+def normal_lengths(coordinates: Floats, others: int, rng: np.random.Generator) -> Floats:
+    """Draw the lengths of normal vectors with these ``coordinates`` (k, r) and ``others`` further ones: χ²."""
+    squares = np.einsum("ij,ij->i", coordinates, coordinates)
+    if others < 0:
+        dim = coordinates.shape[1] + others
+        raise InputError(f"a subspace of {coordinates.shape[1]} dimensions does not fit into {dim}")
+    lengths: Floats = np.sqrt(squares + (rng.chisquare(others, len(squares)) if others else 0.0))
+    return lengths

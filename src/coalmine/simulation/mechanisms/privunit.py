@@ -21,8 +21,7 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.simulation.mechanisms.local import SphereMechanism
-from coalmine.simulation.mechanisms.local_base import Normals, Reports, normal_lengths
+from coalmine.simulation.mechanisms.local import Normals, Reports, SphereMechanism, normal_lengths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,20 +6,19 @@ takes embedded tokens instead of token ids. See docs/models.md.
 
 from __future__ import annotations
 
-import difflib
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, did_you_mean
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models import images, text, word_lstm
-from coalmine.simulation.models.tasks import check_fits
-from coalmine.usercode import describe_type, errors_of, load_function
+from coalmine.usercode import describe_error, describe_type, errors_of, load_function
 
-__all__ = ["MODELS", "build", "default_model", "is_user_model"]
+__all__ = ["MODELS", "build", "check_fits", "default_model", "is_user_model"]
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": images.logistic,
@@ -69,9 +68,8 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
         elif is_user_model(name):
             builder = load_function(name, "model")
         else:
-            close = difflib.get_close_matches(name, MODELS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(MODELS)}."
-            raise InputError(f"there is no model {name!r}; {hint} A model in your own file is path.py:function.")
+            hint = did_you_mean(name, MODELS)
+            raise InputError(f"there is no model {name!r}. {hint} A model in your own file is path.py:function.")
         parameters = inspect.signature(builder).parameters.values()
         accepted = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         for setting, value in settings.items():
@@ -81,16 +79,30 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
                 )
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"the setting {setting} of {name} must be a number, got {value!r}")
-        if name in MODELS:
-            return MODELS[name](task, **settings)
         takes_task = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
         with errors_of(f"the model {name} failed"):
             module = builder(task, **settings) if takes_task else builder(**settings)
         if not isinstance(module, nn.Module):
             raise InputError(f"the model {name} must return a torch.nn.Module, got {describe_type(module)}")
-        with errors_of(f"the model {name} failed"):
-            check_fits(module, task, name=name)
+        check_fits(module, task, name=name)
         return module
+
+
+def check_fits(module: nn.Module, task: Task, *, name: str) -> None:
+    """Raise unless the module maps a batch of zeros to logits of the task's shape."""
+    shape, expected = (2, *task.input_shape), (2, *task.target_shape, task.classes)  # a batch of two examples
+    device = next((value.device for value in module.parameters()), None)
+    batch = torch.zeros(shape, dtype=torch.float32 if task.tokens is None else torch.int64, device=device)
+    try:
+        with torch.no_grad():
+            logits = copy.deepcopy(module).float().eval()(batch)
+    except Exception as error:
+        raise InputError(f"the model {name} fails on inputs of the shape {shape}: {describe_error(error)}") from error
+    got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if got != expected:
+        raise InputError(
+            f"the model {name} must return logits of the shape {expected} for inputs of the shape {shape}, got {got}"
+        )
 
 
 def is_user_model(name: str) -> bool:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.tasks import require_images, require_numbers
 
 _LEAF_FILTERS = 32
 _LEAF_CONVOLUTIONS = 4
@@ -19,13 +18,11 @@ _GROUPS = 32  # of the norms of ResNet18, as CANIFE sets them
 
 def logistic(task: Task) -> nn.Module:
     """Build a logistic regression on the flattened example."""
-    require_numbers("logistic", task)
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.classes))
 
 
 def mlp(task: Task, *, hidden: int = 128, layers: int = 1) -> nn.Module:
     """Build a perceptron with ``layers`` hidden layers of ``hidden`` units and ReLU."""
-    require_numbers("mlp", task)
     check_count("hidden", hidden)
     sizes = [math.prod(task.input_shape), *[hidden] * check_count("layers", layers)]
     steps: list[nn.Module] = [nn.Flatten()]
@@ -40,9 +37,8 @@ def ldp_cnn(task: Task) -> nn.Module:
     The table does not say how convolutions are padded. As in the tutorial that its layers come from, the first one is
     padded and the second is not. Images smaller than 24 × 24 then leave nothing for the last pooling.
     """
-    channels = require_images("ldp-cnn", task, least=24)
     features = nn.Sequential(
-        nn.Conv2d(channels, 16, 8, stride=2, padding=3),
+        nn.Conv2d(task.input_shape[0], 16, 8, stride=2, padding=3),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 4, stride=2),
@@ -86,7 +82,6 @@ class LeafCNN(nn.Module):
 
 def leaf_cnn(task: Task) -> nn.Module:
     """Build LEAF's CNN for CelebA as CANIFE audits it."""
-    require_images("leaf-cnn", task, least=1)
     return LeafCNN(input_shape=task.input_shape, classes=task.classes)
 
 
@@ -116,13 +111,12 @@ def resnet18_gn(task: Task) -> nn.Module:
 
     The stem is ImageNet's (7 × 7, stride 2, max pooling), because that layout has the parameter count CANIFE reports.
     """
-    channels = require_images("resnet18-gn", task, least=8)
     blocks: list[nn.Module] = []
     for before, after in itertools.pairwise([64, 64, 128, 256, 512]):
         blocks.append(Block(before=before, after=after, stride=1 if before == after else 2))
         blocks.append(Block(before=after, after=after, stride=1))
     return nn.Sequential(
-        nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+        nn.Conv2d(task.input_shape[0], 64, 7, stride=2, padding=3, bias=False),
         nn.GroupNorm(_GROUPS, 64),
         nn.ReLU(),
         nn.MaxPool2d(3, stride=2, padding=1),

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.tasks import require_tokens
 
 
 class TokenLSTM(nn.Module):
@@ -39,22 +38,23 @@ def sent140_lstm(task: Task, *, embedding: int = 300, hidden: int = 100, layers:
     With trained embeddings it has 241,802 + 300 v parameters for v tokens and two classes: CANIFE's 272,102 for its 101
     characters.
     """
-    if task.per_position:
-        raise InputError(
-            "the model sent140-lstm gives one label per example, but the task has a target at each position; use "
-            "word-lstm or shakespeare-lstm"
-        )
-    return _token_lstm("sent140-lstm", task, embedding, hidden, layers)
+    return _token_lstm(task, embedding, hidden, layers)
 
 
 def shakespeare_lstm(task: Task, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
     """Build LEAF's next-character model, for the last position or each one: 819,920 parameters for 80 characters."""
-    return _token_lstm("shakespeare-lstm", task, embedding, hidden, layers)
+    return _token_lstm(task, embedding, hidden, layers)
 
 
-def _token_lstm(name: str, task: Task, embedding: int, hidden: int, layers: int) -> nn.Module:
-    """Check the task and the settings and build the module."""
+def _token_lstm(task: Task, embedding: int, hidden: int, layers: int) -> nn.Module:
+    """Check the settings and build the module."""
     for setting, value in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
         check_count(setting, value)
-    tokens = require_tokens(name, task)
-    return TokenLSTM(tokens, task.classes, embedding, hidden, layers, per_position=task.per_position)
+    return TokenLSTM(vocabulary_size(task), task.classes, embedding, hidden, layers, per_position=task.per_position)
+
+
+def vocabulary_size(task: Task) -> int:
+    """Return the number of tokens; raise unless inputs are sequences of tokens."""
+    if task.tokens is None:
+        raise InputError(f"the model takes tokens, but the inputs are numbers of the shape {task.input_shape}")
+    return task.tokens

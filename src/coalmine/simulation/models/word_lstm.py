@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.layers import TiedLinear
-from coalmine.simulation.models.tasks import require_next_token
+from coalmine.simulation.models.text import vocabulary_size
 
 # Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
 _COMMON, _CONTEXTS = 256, 64
@@ -165,7 +165,7 @@ class WordLSTMSteps:
 def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:
     """Build the word-level CIFG-LSTM of Hard et al. (2018)."""
     return WordLSTM(
-        words=require_next_token("word-lstm", task),
+        words=vocabulary_size(task),
         embedding=check_count("embedding", embedding),
         units=check_count("units", units),
         ignored=task.ignored,
