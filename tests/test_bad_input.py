@@ -101,7 +101,7 @@ def test_a_clip_norm_that_is_no_number_is_refused(clip_norm):
 
 
 def test_a_count_in_quotes_is_shown_with_them():
-    with pytest.raises(cm.InputError, match="the number of parameters .* at least 2, got '5000'"):
+    with pytest.raises(cm.InputError, match=r"the number of parameters .* at least 2, got '5000'"):
         cm.OneShot("5000", rounds=2)
 
 
