@@ -20,7 +20,7 @@ from coalmine.methods.estimates import (
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
-from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
+from coalmine.stats.exposure import epsilon_from_exposure
 
 USERS = "users"
 """View of the attack on users."""
@@ -72,7 +72,7 @@ def user_evidence(
     limit = f"no phrase could be shared by more than {most_users} users"
     estimates = [
         *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(float(np.median(exposures))), copies)),
+        Estimate("median-exposure", epsilon_from_exposure(float(np.median(exposures))) / copies),
     ]
     members, nonmembers = scores.members, scores.observed
     independent = design == "fixed"  # without coin flips there is no test that does not assume it
