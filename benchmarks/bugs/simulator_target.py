@@ -15,7 +15,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 
 from coalmine import OneShot
 from coalmine.arrays import Ints
-from coalmine.claims import Claim, EveryRound, Poisson, claimed
+from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.methods.one_shot.method import build_audits
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.protocol import Vector
@@ -133,7 +133,9 @@ def _composed(share: float) -> Claim:
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: Claim(
+        epsilon=Claim(noise_multiplier=NOISE, rounds=audit.rounds, delta=delta).epsilon, delta=DELTA
+    )
 
 
 ACCOUNTING = {

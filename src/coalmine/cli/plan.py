@@ -40,7 +40,7 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
 
     with console.busy("computing the power of the audit"):

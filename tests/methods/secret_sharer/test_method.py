@@ -15,8 +15,8 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.files import write_method_results
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.io import write_method_results
+from coalmine.results.verdict import PHRASE, USER
 
 METHOD = registry.get("secret-sharer")
 SMALL = [

@@ -14,9 +14,13 @@ from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.flower.mod import canary_request
-from coalmine.integrations.flower.replay import copied_strategy
+from coalmine.integrations.flower.replay import (
+    StrategyChecks,
+    calling_strategy,
+    copied_strategy,
+    noise_multiplier_of,
+)
 from coalmine.integrations.flower.rounds import AuditedRounds
-from coalmine.integrations.flower.strategy_checks import StrategyChecks, calling_strategy, noise_multiplier_of
 from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
 from coalmine.protocol import Audit, Contribution
 from coalmine.vectors import flat, to_numpy

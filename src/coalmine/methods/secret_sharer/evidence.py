@@ -18,9 +18,9 @@ from coalmine.methods.estimates import (
     with_stricter_bound,
 )
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
-from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
+from coalmine.stats.exposure import epsilon_from_exposure
 
 USERS = "users"
 """View of the attack on users."""
@@ -74,7 +74,7 @@ def user_evidence(
     # Jagielski (2023): ε ≥ ln 2 · (exposure - 1) for the median exposure; an estimate, since its rates are counted.
     estimates = [
         *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(float(np.median(exposures))), copies)),
+        Estimate("median-exposure", epsilon_from_exposure(float(np.median(exposures))) / copies),
     ]
     members, nonmembers = scores.members, scores.observed
     independent = design == "fixed"  # without coin flips there is no test that does not assume it

@@ -20,7 +20,7 @@ from coalmine.progress import reporting
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
-from coalmine.results.units import PHRASE, USER, Unit
+from coalmine.results.verdict import PHRASE, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from coalmine.methods.estimates import neighbors_apart
 from coalmine.methods.secret_sharer.evidence import USERS, attack_evidence
 from coalmine.progress import track
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.seeds import generator
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data.federated import FederatedData
