@@ -130,5 +130,5 @@ def test_a_model_without_numbers_is_not_probed():
     from coalmine.methods.secret_sharer.audit import SecretSharer  # the canaries are not looked at
 
     for module, device in ((torch.nn.Linear(3, 2), "meta"), (torch.nn.Linear(3, 2, device="meta"), None)):
-        with pytest.raises(cm.InputError, match="'meta': its tensors hold no numbers"):
+        with pytest.raises(cm.InputError, match="'meta'"):
             SecretSharer(module, canaries=None, device=device)
