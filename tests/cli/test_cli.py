@@ -169,7 +169,6 @@ def test_averaged_ranks_are_refused(run, tmp_path):
     (tmp_path / "r.csv").write_text("rank\n" + "500.5\n" * 100)
     code, _, err = run("exposure", tmp_path / "r.csv", "--references", "1000")
     assert code == 2
-    assert "row 2" in err
     assert "500.5" in err
 
 
