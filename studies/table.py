@@ -16,7 +16,7 @@ import numpy as np
 from coalmine.claims import Claim, EveryRound
 from coalmine.replaying import replay
 from coalmine.results.claim_test import check_claim
-from coalmine.results.words import p_value_text
+from coalmine.results.summary import p_value_text
 from coalmine.testing import assert_locally_private, assert_private, assert_private_scores
 
 REFUTED = "**refuted**"

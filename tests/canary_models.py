@@ -7,9 +7,9 @@ from torch import nn
 from coalmine.claims import Poisson
 from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
+from coalmine.methods.canife.epsilon import Period
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.result import canife_result
-from coalmine.methods.canife.round_estimates import Period
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import federation, mlp, word_model

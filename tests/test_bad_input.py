@@ -7,7 +7,7 @@ import torch
 import coalmine as cm
 from coalmine.claims import Claim, EveryRound
 from coalmine.claims.claim import parse_claim
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.verdict import Verdict
 from coalmine.testing import assert_private

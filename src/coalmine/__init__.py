@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from coalmine.replaying.result import Replay as Replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
+    from coalmine.results.io import load as load
     from coalmine.results.result import Result as Result
-    from coalmine.results.saved import load as load
-    from coalmine.results.showing import Results as Results
+    from coalmine.results.result import Results as Results
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
     from coalmine.runs.sweep import sweep as sweep
@@ -89,9 +89,8 @@ __getattr__, __all__ = lazy_names(
         "coalmine.replaying.result": ("Replay",),
         "coalmine.replaying.api": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
-        "coalmine.results.result": ("Result",),
-        "coalmine.results.saved": ("load",),
-        "coalmine.results.showing": ("Results",),
+        "coalmine.results.result": ("Result", "Results"),
+        "coalmine.results.io": ("load",),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.runs.sweep": ("sweep",),

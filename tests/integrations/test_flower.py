@@ -276,7 +276,7 @@ def test_frozen_rounds_leave_model_accountant_and_clip_norm_as_they_were():
     assert private.privacy_spent().num_releases == ROUNDS
     assert [number for number, _ in seen] == [0, 1, 2, 3]
     assert len({value for _, value in seen}) == 4
-    result = audit.result(noise_multiplier=0.3)
+    result = audit.result(claim=Claim(noise_multiplier=0.3, delta=1e-5))
     assert result.metrics["attack_accuracy"] > 0.85
     assert result.warnings == [w for w in result.warnings if "frozen round" not in w]
 
@@ -288,7 +288,7 @@ def test_running_canife_scores_the_trainings_own_rounds():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), audit, clip_norm=CLIP)
     strategy = server_side(CLIENTS + 1, noise=0.1)
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=12, evaluate_fn=grid.recorder())
-    assert audit.result(noise_multiplier=0.1).metrics["attack_accuracy"] > 0.8
+    assert audit.result(claim=Claim(noise_multiplier=0.1, delta=1e-5)).metrics["attack_accuracy"] > 0.8
 
 
 def test_a_layout_covers_floating_point_arrays_and_copies():

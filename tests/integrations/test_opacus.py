@@ -18,8 +18,8 @@ from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.canaries import update_canaries
-from coalmine.results.files import save
-from coalmine.results.units import EXAMPLE, ROUND
+from coalmine.results.io import save
+from coalmine.results.verdict import EXAMPLE, ROUND
 from opacus_trainings import (
     BATCHES,
     CLIP,

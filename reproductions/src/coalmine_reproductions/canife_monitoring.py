@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from coalmine import claims
 from coalmine.claims import Poisson
-from coalmine.methods.canife.round_estimates import rate_ceiling
+from coalmine.methods.canife.epsilon import rate_ceiling
 from coalmine.results.tables import fixed
 from coalmine.stats import Scores, best_threshold, gaussian_shift
 from coalmine_reproductions import canife_claims, canife_sizes

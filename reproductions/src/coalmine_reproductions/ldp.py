@@ -9,7 +9,7 @@ from typing import Any
 from scipy import special
 
 from coalmine.methods.ldp.settings import LDPSettings
-from coalmine.results.files import results_to_dict
+from coalmine.results.io import results_to_dict
 from coalmine.results.result import Result
 from coalmine.results.tables import fixed
 from coalmine_reproductions import ldp_claims

@@ -157,7 +157,7 @@ def _run_settings(method: type[Method], tables: list[Any], values: Mapping[str, 
 
 def print_method(method: type[Method], found: MethodResults) -> None:
     """Print a method's tables, then what its results say, the claims, and the quality of the model."""
-    from coalmine.results.words import evidence_sentences, finding_sentences, plural
+    from coalmine.results.summary import evidence_sentences, finding_sentences, plural
     from coalmine.runs.running import QUALITY
 
     for table in method.tables(found):

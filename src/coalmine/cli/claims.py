@@ -36,7 +36,7 @@ def account(
 ) -> None:
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine.claims import ACCOUNTANTS, Claim, noise_for, parse_sampling
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table, fixed
 
     if (noise_multiplier is None) == (epsilon is None):
@@ -122,7 +122,7 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
 
     with console.busy("computing the power of the audit"):

@@ -76,7 +76,7 @@ def show_usage_error(error: click.ClickException) -> None:
     """Print what is wrong with the arguments, and how the command is used."""
     from typer.rich_utils import rich_format_error
 
-    error.message = printable(error.message)
+    error.message = printable(error.message)  # type: ignore[misc]
     rich_format_error(error)
 
 

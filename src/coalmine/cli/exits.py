@@ -29,6 +29,9 @@ EPILOG = (
 )
 
 
+_GRACE = 5  # seconds that code which catches every exception gets before the process ends without it
+
+
 class TimeIsUp(KeyboardInterrupt):
     """The time limit has passed. Not an `Exception`, since code that never returns may catch all of these."""
 
@@ -49,11 +52,11 @@ def exit_code(command: Callable[[], object], arguments: Sequence[str], *, debug:
     except click.ClickException as error:
         console.show_usage_error(error)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader has left. Not 0: a gate whose verdict nobody read must not look passed to `set -o pipefail`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at the end
-        return BROKEN_PIPE
     except BaseException as error:
+        if isinstance(error, BrokenPipeError | SystemExit) and not blamed(error):  # rich leaves by SystemExit
+            # The reader has left. Not 0: a gate whose verdict nobody read must not look passed to `set -o pipefail`.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at the end
+            return BROKEN_PIPE
         if debug:
             traceback.print_exc()
         code, sentence = _ending(error, arguments)
@@ -98,15 +101,21 @@ def time_limit(seconds: float | None, directory: Path | None = None) -> Iterator
         return
     if not hasattr(signal, "setitimer"):
         raise InputError("--timeout needs a signal that this operating system does not have")
-    sentence = f"not finished after {seconds:g} seconds (--timeout)"
-    if directory is not None:
-        sentence += f"; continue with `coalmine resume {directory}`"
+    alarms = 0
 
     def ring(number: int, frame: FrameType | None) -> None:
+        nonlocal alarms
+        alarms += 1
+        sentence = f"{blamed(TimeIsUp(), frame) or 'not finished'} after {seconds:g} seconds (--timeout)"
+        if directory is not None:
+            sentence += f"; continue with `coalmine resume {directory}`"
+        if alarms > _GRACE:  # the user's code catches everything
+            console.complain(sentence)
+            os._exit(BAD_INPUT)
         raise TimeIsUp(sentence)
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again every second, for code that catches everything
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:

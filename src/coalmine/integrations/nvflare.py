@@ -25,7 +25,7 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations import finite_part
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.results.files import save
+from coalmine.results.io import save
 
 
 class CanaryAggregator(ModelAggregator):

@@ -18,7 +18,7 @@ from coalmine.replaying.rounds import Round
 from coalmine.replaying.shrinking import detected, limit
 from coalmine.replaying.state import Covered
 from coalmine.results.finding import Check, Finding
-from coalmine.results.words import factor, plural
+from coalmine.results.summary import factor, plural
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05

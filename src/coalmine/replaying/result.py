@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coalmine.results.finding import Finding
-from coalmine.results.words import factor, finding_sentence, plural
+from coalmine.results.summary import factor, finding_sentence, plural
 
 # Patterns of what examples name, and what it means.
 _SYMBOLS = {

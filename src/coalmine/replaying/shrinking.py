@@ -10,7 +10,7 @@ import numpy as np
 
 from coalmine.replaying.movement import Movement, Scale
 from coalmine.replaying.rounds import Round
-from coalmine.results.words import plural
+from coalmine.results.summary import plural
 
 if TYPE_CHECKING:
     from coalmine.replaying.judge import Observation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from coalmine.errors import InputError, check_delta, check_number
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.stats import Estimate, sigma_gaussian
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP

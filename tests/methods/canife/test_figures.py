@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from canary_models import CLIENT
-from coalmine.claims import EveryRound, Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.methods.canife import section
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -18,16 +18,18 @@ from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
 from coalmine.report.page import _Page
+from coalmine.results.io import SavedRun
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun
 from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model
 
+CLAIM = Claim(noise_multiplier=1.0, delta=1e-5)
+
 
 def read_back(audit, **arguments):
     """The plain result that is read from disk after the audit's was written."""
-    result = audit.result(noise_multiplier=1.0, **arguments)
+    result = audit.result(claim=CLAIM, **arguments)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     return Result.from_dict(content, scores=result.scores, arrays=result.arrays)
 
@@ -58,8 +60,8 @@ def section_of(*results):
 
 
 def test_the_section_shows_rounds_composition_and_samples_of_saved_results(images):
-    typed = images.result(noise_multiplier=1.0, sampling=EveryRound())
-    plain = read_back(images, sampling=EveryRound())
+    typed = images.result(claim=CLAIM)
+    plain = read_back(images)
     composed = typed.composed_result()
     figures, html = section_of(plain, composed)
     for part in (
@@ -79,7 +81,7 @@ def test_the_section_shows_rounds_composition_and_samples_of_saved_results(image
 
 
 def test_the_tables_show_rounds_scores_and_composition(images):
-    result = read_back(images, sampling=EveryRound())
+    result = read_back(images)
     estimates, composed = CanifeMethod.tables(MethodResults(method="canife", results=[result]))
     assert [row[0] for row in estimates.rows] == ["0–1", "2–3"]
     bound = next(e for e in result.details["rounds"][0]["estimates"] if e["valid"])

@@ -12,10 +12,9 @@ from coalmine.claims import EveryRound, Poisson, compose_rounds
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.composition import round_claim
 from coalmine.methods.canife.result import strongest_period
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
 
 
@@ -28,8 +27,8 @@ def test_too_few_scores_for_any_bound_raise_a_warning():
 def test_perfectly_separated_scores_reach_the_ceilings():
     result = result_of(PRESENT + np.linspace(0, 0.1, 100), PRESENT, sampling=EveryRound())
     (period,) = result.periods
-    assert period.accuracy == 1
-    assert period.bound.epsilon == period.ceiling
+    assert period.scores.max_accuracy == 1
+    assert next(e.epsilon for e in period.estimates if e.valid) == period.ceiling
     assert period.epsilon("best-threshold") == math.inf
     assert period.rate_ceiling == pytest.approx(math.log(50), abs=1e-4)
     assert result.epsilon_hat("best-threshold") == result.epsilon_hat("ceiling") < math.inf
@@ -116,14 +115,14 @@ def test_half_of_the_noise_is_refuted_whether_one_period_or_several_were_audited
     # The power is above 99% in either case, and a true claim is refuted in at most 5% of audits.
     for rounds, share, verdict in ((1, 0.5, "refuted"), (3, 0.5, "refuted"), (3, 1.0, "not refuted")):
         audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=rounds, every=1), noise=0.6 * share)
-        result = audit.result(noise_multiplier=0.6)
+        result = audit.result(claim=claims.Claim(noise_multiplier=0.6, delta=1e-5))
         assert result.verdict.value == verdict
         assert result.claim_test.confidence == 0.95
 
 
 def test_several_periods_rarely_refute_a_true_claim():
     # At a false-alarm rate of at most 20%, 30 audits refute more than 13 once in 1,000 times.
-    rng, claim = np.random.default_rng(5), round_claim(1.0, 1e-5)
+    rng, claim = np.random.default_rng(5), claims.Claim(noise_multiplier=1.0, rounds=1, delta=1e-5)
     refuted = 0
     for _ in range(30):
         present = rng.random((4, 60)) < 0.5
@@ -142,6 +141,8 @@ def test_the_claim_of_the_training_says_what_is_tested_and_composed():
     assert result.composed_result().claim == claim
     ceiling = compose_rounds([(p.rate_ceiling, 1) for p in result.periods], sampling=EveryRound(), delta=1e-4)
     assert result.epsilon_hat("ceiling") == ceiling
+    replacing = audit.result(claim=claims.Claim(noise_multiplier=0.5, sampling="fixed:10/100", rounds=2, delta=1e-4))
+    assert replacing.claim.noise_multiplier == 1.0  # a canary is added, which moves the sum half as far
     bare = audit.result(claim=claims.Claim(epsilon=3.0, delta=1e-4))
     assert (bare.claim, bare.composed_result()) == (None, None)
 
@@ -150,7 +151,7 @@ def test_the_live_estimate_is_the_final_one():
     assert Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1).live() is None
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
     last = audit.live()
-    audit._trials.scores[60:] = np.nan  # the second period has no scores yet
+    audit._scores[60:] = np.nan  # the second period has no scores yet
     assert audit.live() != last
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
     assert audit.live() == last

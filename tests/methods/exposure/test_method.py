@@ -13,8 +13,8 @@ from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.secret_sharer.method import SecretSharerMethod
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings
 from coalmine.report.page import _Page
-from coalmine.results.saved import SavedRun
-from coalmine.results.units import PHRASE, SCORES
+from coalmine.results.io import SavedRun
+from coalmine.results.verdict import PHRASE, SCORES
 
 METHOD = registry.get("exposure")
 

@@ -15,9 +15,8 @@ from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.section import panels, summary, tables
 from coalmine.report.page import _Page
-from coalmine.results.files import write_method_results
+from coalmine.results.io import SavedRun, write_method_results
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
 

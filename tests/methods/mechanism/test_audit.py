@@ -8,7 +8,7 @@ from coalmine.errors import InputError
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.mechanism.audit import audit_mechanism, checked_calls, gaussian_mechanism
 from coalmine.results.result import Result
-from coalmine.results.units import APPLICATION
+from coalmine.results.verdict import APPLICATION
 from coalmine.stats import epsilon_gaussian, sigma_gaussian
 
 

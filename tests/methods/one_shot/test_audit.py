@@ -9,7 +9,7 @@ from coalmine.claims import AtMost, Claim, EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import (

@@ -24,7 +24,7 @@ from coalmine.methods.samples.audit import Losses, Samples
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit
 from coalmine.results.result import Result
-from coalmine.results.units import EXAMPLE, USER
+from coalmine.results.verdict import EXAMPLE, USER
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
 # is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.

@@ -1,17 +1,18 @@
 """CANIFE: ε of single rounds, measured with crafted samples (Maddock, Sablayrolles and Stock, 2023).
 
-Where to find what:
+| paper | file |
+|---|---|
+| section 3.4: coin flips, inserted canaries, scores | `audit` (`Canife`) |
+| section 3.4, Algorithm 2: from scores to ε of a round and of the training | `epsilon`, `result` |
+| Algorithm 1: the rogue client, who designs samples for the current model | `designed_canaries` |
+| Algorithm 1, steps 1 and 2: mock clients | `pool` |
+| equation 1, Algorithm 1, steps 4 to 8: the loss and its minimization | `design` |
+| section 3.3: images and texts as canaries | `samples` |
+| ∇ℓ(z), differentiable with respect to z | `sample_gradients` |
+| section 3.2, appendix A: the direction along which a round's sum is scored | `score_direction` |
 
-- `audit`: `Canife`, the audit itself: coin flips, inserted canaries, scores.
-- `canaries`: what canaries send, and the interface that makes them (`CanaryMaker`).
-- `designed_canaries`: the paper's rogue client, who designs samples for the current model (Algorithm 1).
-- `mock_clients`, `design_pool`: the updates of mock clients, which a canary should be unlike.
-- `design`: the loss (equation 1), the optimization loop, and its variants for images and texts.
-- `per_sample_gradients`: each sample's gradient as a differentiable function of the sample.
-- `score_direction`: the direction along which a round's noisy sum is scored.
-- `round_estimates`, `composition`: scores → ε of one round → ε of the training (Algorithm 2).
-- `result`, `section`: the result and how it is shown.
-- `settings`, `job`, `method`: the method in a run.
+`Canife` asks a `CanaryMaker` (`canaries`) for canaries and never looks inside it: `DesignedCanaries` is the paper's,
+`GivenUpdates` takes update vectors. `settings`, `method` and the report's section are the method in a run.
 
 docs/canife.md explains the audit, docs/canife-design.md how samples are designed and scored.
 """

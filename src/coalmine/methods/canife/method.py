@@ -15,7 +15,7 @@ from coalmine.methods.method import Method
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result, claim_from_dict
 from coalmine.results.tables import Table
-from coalmine.results.units import ROUND, USER, Unit
+from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -89,15 +89,12 @@ class CanifeMethod(Method):
         from coalmine.simulation.training import Training
 
         assert isinstance(trained, Training)
-        sampling = trained.sampling.accounted(len(trained.data), trained.rounds)
         claim = trained.claim(self.settings.delta) if trained.mechanism.private else None
         results: list[Result] = []
         for audit in self._audits:
             result = audit.result(
                 delta=self.settings.delta,
                 confidence=self.settings.confidence,
-                noise_multiplier=trained.mechanism.noise_multiplier,
-                sampling=sampling,
                 claim=claim,
                 metrics=metrics,
             )
@@ -149,8 +146,8 @@ class CanifeMethod(Method):
 def _rounds(result: Result) -> CanifeResult:
     """Return the result of the stored trials."""
     from coalmine.claims.sampling import parse_sampling
+    from coalmine.methods.canife.epsilon import Period
     from coalmine.methods.canife.result import canife_result
-    from coalmine.methods.canife.round_estimates import Period
 
     terms, arrays = dict(result.recipe), result.arrays
     periods, start = [], 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +11,21 @@ from coalmine import claims
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Sampling
 from coalmine.errors import InputError
-from coalmine.methods.canife.anytime import AnytimeEvidence, ceiling
-from coalmine.methods.canife.composition import Composed, compose, round_claim
-from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
+from coalmine.methods.canife.epsilon import (
+    Composed,
+    Period,
+    RoundEstimate,
+    anytime_bound,
+    compose,
+    pooled,
+    round_estimate,
+)
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_tests import ClaimTests
-from coalmine.stats.sequential import as_estimates
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
@@ -123,58 +128,44 @@ def canife_result(
     training_claim: Claim | None,
     designs: Mapping[int, Mapping[str, list[float]]],
     canaries: Sequence[Mapping[str, Any]],
-    stop_when_refuted: bool = False,
 ) -> CanifeResult:
-    """Return the result of all periods.
-
-    ``independent`` says whether the scores within a period are independent, ``stop_when_refuted`` whether the number of
-    trials depends on what they showed, so that only evidence that allows for this is valid.
-    """
+    """Return the result of all periods; ``independent`` says whether the scores within a period are independent."""
     rounds = [round_estimate(period, independent=independent, delta=delta, confidence=confidence) for period in periods]
     # Scores of different periods are never independent: the model moved between them.
-    whole = (
-        rounds[0]
-        if len(rounds) == 1
-        else round_estimate(pooled(periods), independent=False, delta=delta, confidence=confidence)
-    )
+    whole = rounds[0]
+    if len(rounds) > 1:
+        whole = round_estimate(pooled(periods), independent=False, delta=delta, confidence=confidence)
     if whole.scores is None:
         raise InputError(
             "the coin flips inserted the canary in every round or in none, so there is nothing to compare: use more "
             "trials or another seed"
         )
-    anytime = AnytimeEvidence.of(periods, delta=delta, noise_multiplier=noise_multiplier)
-    composed, composition_warnings = ([], []) if sampling is None else compose(rounds, sampling=sampling, delta=delta)
-    measured = {
-        "inserted": float(whole.scores.members.size),
-        "held_out": float(whole.scores.observed.size),
+    members, nonmembers = whole.scores.members, whole.scores.observed
+    estimates = with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips")
+    estimates.insert(sum(e.valid for e in estimates), anytime_bound(periods, delta).estimate(confidence))
+    metrics: dict[str, float | None] = {
+        "inserted": float(members.size),
+        "held_out": float(nonmembers.size),
         "attack_accuracy": whole.scores.max_accuracy,
-        "std_with": whole.with_canary[2],
-        "std_without": whole.without_canary[2],
+        "std_with": whole.moments(present=True)[2],
+        "std_without": whole.moments(present=False)[2],
     }
+    claim = test = None
     if noise_multiplier:
-        measured["round_epsilon_rdp"] = claims.round_epsilon(
+        # A client known to take part in one round (q = 1, one step): the Gaussian mechanism.
+        claim = Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta)
+        metrics["round_epsilon_rdp"] = claims.round_epsilon(
             noise_multiplier=noise_multiplier, delta=delta, accountant="rdp"
         )
-    claim = round_claim(noise_multiplier, delta) if noise_multiplier else None
-    members, nonmembers = whole.scores.members, whole.scores.observed
-    if stop_when_refuted:
-        rounds = [replace(estimate, estimates=as_estimates(estimate.estimates)) for estimate in rounds]
-        scores, whole = (
-            whole.scores,
-            replace(
-                whole,
-                estimates=[anytime.bound.estimate(confidence), *as_estimates(whole.estimates)],
-                ceiling=ceiling(periods, delta=delta, confidence=confidence),
-            ),
-        )
-        estimates, test = list(whole.estimates), anytime.claim_test(claim, scores, confidence)
-    else:
-        estimates = with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips")
-        estimates.insert(sum(e.valid for e in estimates), anytime.bound.estimate(confidence))
         if independent and len(rounds) > 1:
             test = _test_of_one_period(claim, rounds, confidence)
         else:
             test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
+    composed: list[Composed] = []
+    warnings = _score_warnings(periods, rounds, whole)
+    if sampling is not None:
+        composed, composition_warnings = compose(rounds, sampling=sampling, delta=delta)
+        warnings += composition_warnings
     return CanifeResult(
         odds=_ODDS,
         method="canife",
@@ -189,8 +180,8 @@ def canife_result(
         claim=claim,
         claim_test=test,
         ceiling=whole.ceiling,
-        warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
-        metrics={name: value for name, value in measured.items() if math.isfinite(value)},
+        warnings=[*warnings, *_design_warnings(designs)],
+        metrics={name: value for name, value in metrics.items() if value is not None},
         details={
             "rounds": [estimate.to_dict() for estimate in rounds],
             "composed": [c.to_dict() for c in composed],
@@ -209,7 +200,6 @@ def canife_result(
             "confidence": confidence,
             "noise_multiplier": noise_multiplier,
             "sampling": None if sampling is None else str(sampling),
-            "stop_when_refuted": stop_when_refuted,
         },
         periods=rounds,
         composed=composed,
@@ -217,14 +207,12 @@ def canife_result(
     )
 
 
-def _test_of_one_period(claim: Claim | None, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest | None:
+def _test_of_one_period(claim: Claim, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest:
     """Return the test of a round's claim in the period that contradicts it most, corrected for their number.
 
     Scores within a period are independent, those of different periods are not. All of them together would leave only
     the guesses about one run, which cannot tell half of the noise from the claim; the union bound costs far less.
     """
-    if claim is None:
-        return None
     scored = [period.scores for period in rounds if period.scores is not None]
     p_value, scores = strongest_period(scored, claim)
     strict = 1 - (1 - confidence) / len(scored)
@@ -239,42 +227,51 @@ def strongest_period(scored: Sequence[Scores], claim: Claim) -> tuple[float, Sco
     return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
 
 
-def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> Iterator[str]:
+def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> list[str]:
     """Warn if no bound could exceed 0, about perfect separation, and about periods with too little to compare."""
+    warnings = []
     if whole.ceiling == 0:
-        yield (
-            f"{whole.with_canary[0]} scores with a canary and {whole.without_canary[0]} without are too few: no bound "
-            "could exceed 0, whatever leaks. Use more trials or more canaries"
+        warnings.append(
+            f"{whole.moments(present=True)[0]} scores with a canary and {whole.moments(present=False)[0]} without are "
+            "too few: no bound could exceed 0, whatever leaks. Use more trials or more canaries"
         )
-    if empty := [p.round for p in rounds if p.scores is None]:
-        yield f"from {_list_rounds(empty)} on, coin flips left nothing to compare. Use more trials"
-    if separated := [p.round for p in rounds if p.epsilon("best-threshold") == math.inf]:
-        yield (
+    empty = [period.round for period in rounds if period.scores is None]
+    if empty:
+        warnings.append(f"from {_list_rounds(empty)} on, coin flips left nothing to compare. Use more trials")
+    separated = [period.round for period in rounds if period.epsilon("best-threshold") == math.inf]
+    if separated:
+        warnings.append(
             f"from {_list_rounds(separated)} on, scores separate perfectly: their rates only show that ε is large, and "
             "are composed at their ceiling"
         )
-    if faded := [period.round for period in periods if period.faded]:
-        yield (
+    faded = [period.round for period in periods if period.faded]
+    if faded:
+        warnings.append(
             f"from {_list_rounds(faded)} on, most scores carry less than a quarter of the information of the best "
             "ones: canaries fade as the model learns them, or resemble one another. Design them more often (every), or "
             "use fewer"
         )
+    return warnings
 
 
-def _design_warnings(designs: Mapping[int, Mapping[str, list[float]]]) -> Iterator[str]:
+def _design_warnings(designs: Mapping[int, Mapping[str, list[float]]]) -> list[str]:
     """Warn about designs that met NaN, and about canaries that do not reach the clip norm."""
+    warnings, short = [], []
     for round, design in designs.items():
         stopped = max(design["not_finite"])
         if stopped > 0:
-            yield (
+            warnings.append(
                 f"the design for round {round} stopped at a loss that is not finite in iteration {stopped:.0f}; its "
                 "canaries are the best before that"
             )
-    if short := [round for round, design in designs.items() if min(design["norm"]) < 1]:
-        yield (
+        if min(design["norm"]) < 1:
+            short.append(round)
+    if short:
+        warnings.append(
             f"a canary of {_list_rounds(short)} sends less than the clip norm, so it shows less than a client could: "
             "check the clip norm and the clients' learning rate"
         )
+    return warnings
 
 
 def _list_rounds(rounds: Sequence[int]) -> str:

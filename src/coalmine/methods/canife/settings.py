@@ -121,11 +121,6 @@ class CanifeSettings(Settings):
         "one adversary per value",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
-    stop_when_refuted: bool = Field(
-        False,
-        description="end the frozen rounds as soon as the claim for one round is refuted; only the bound anytime is "
-        "then valid",
-    )
     delta: float = Field(1e-5, ge=0, lt=1, description="δ of all estimates")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
 
@@ -176,9 +171,6 @@ class CanifeSettings(Settings):
                     mode=self.mode,
                     name=f"{self.mode}, {name}" if len(adversaries) > 1 else None,
                     seed=training.seed + index,
-                    stop_when_refuted=self.stop_when_refuted,
-                    claimed_noise=mechanism.noise_multiplier or None,
-                    confidence=self.confidence,
                 )
             )
         return audits

@@ -17,7 +17,7 @@ from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError
 from coalmine.methods.estimates import simultaneous_bound
 from coalmine.results.result import Result
-from coalmine.results.units import SCORES, Unit
+from coalmine.results.verdict import SCORES, Unit
 from coalmine.scorefile import ScoreTable, two_groups
 from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex

@@ -13,7 +13,7 @@ from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
-from coalmine.results.units import PHRASE, SCORES, Unit
+from coalmine.results.verdict import PHRASE, SCORES, Unit
 from coalmine.scorefile import ScoreTable, read_table
 
 if TYPE_CHECKING:

@@ -28,10 +28,8 @@ from coalmine.methods.ldp.lower_bounds import (
 )
 from coalmine.methods.ldp.settings import ADVERSARIES, SCORES, VIEWS
 from coalmine.progress import shown_if_slow, track
-from coalmine.results.result import Result
-from coalmine.results.showing import Results
-from coalmine.results.units import REPORT
-from coalmine.results.verdict import Verdict
+from coalmine.results.result import Result, Results
+from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports

@@ -17,10 +17,10 @@ from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.ldp.distinguishers import Trials
-from coalmine.results.claim_test import ClaimTest
-from coalmine.results.noise_shares import (
+from coalmine.results.claim_test import (
     HALF_THE_NOISE,
     RATIO,
+    ClaimTest,
     detectable_share,
     exponent_of,
     number_needed,

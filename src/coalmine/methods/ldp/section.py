@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
-from coalmine.results.groups import Group, share_of_claim
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.tables import Table, fixed
+from coalmine.results.tables import Group, Table, fixed, share_of_claim
 from coalmine.results.verdict import Verdict
 
 

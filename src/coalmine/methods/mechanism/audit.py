@@ -25,10 +25,10 @@ from coalmine.methods.mechanism.power import weakness
 from coalmine.methods.one_shot.canaries import check_room, draw_members, family_for, update_canaries
 from coalmine.methods.one_shot.scores import cosine_null, cosines
 from coalmine.protocol import Vector
+from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.results.noise_shares import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import APPLICATION
+from coalmine.results.verdict import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import epsilon_gaussian, sigma_gaussian
 from coalmine.usercode import errors_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from coalmine.methods.mechanism.settings import MechanismSettings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.units import APPLICATION, Unit
+from coalmine.results.verdict import APPLICATION, Unit
 
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds

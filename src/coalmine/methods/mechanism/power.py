@@ -11,8 +11,8 @@ import numpy as np
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.mechanism.battery import SHAPE_SHARE, SIZE_SHARE
 from coalmine.methods.mechanism.calls import LEAST, MOST
-from coalmine.results.noise_shares import HALF_THE_NOISE, POWER, RATIO, detectable_share, exponent_of
-from coalmine.results.noise_shares import LEAST as LEAST_EXPONENT
+from coalmine.results.claim_test import HALF_THE_NOISE, POWER, RATIO, detectable_share, exponent_of
+from coalmine.results.claim_test import LEAST as LEAST_EXPONENT
 from coalmine.stats.guess_tests import guess_p_value
 from coalmine.stats.tradeoff import ApproximateDP, Curve
 

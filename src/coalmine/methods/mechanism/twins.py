@@ -14,7 +14,7 @@ from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.methods.mechanism.attacks import Attack, column_scales, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
-from coalmine.results.words import plural
+from coalmine.results.summary import plural
 
 CORRELATED = 0.5
 """Correlation from which on one part of the noise counts as a copy of another."""

@@ -48,8 +48,8 @@ from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.finding import Check, Finding
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import USER
-from coalmine.results.words import list_rounds
+from coalmine.results.summary import list_rounds
+from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design

@@ -18,7 +18,7 @@ from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.units import USER, Unit
+from coalmine.results.verdict import USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.vectors import AnyVector, flat
 
@@ -62,6 +62,11 @@ class OneShotMethod(Method):
                 "the training clips nothing (clip_norm = none), so the canaries have no norm: set norm in [one-shot]",
                 ["one-shot", "norm"],
             )
+
+    @classmethod
+    def views(cls, settings: OneShotSettings) -> Sequence[str]:
+        """Return the configured views."""
+        return settings.view
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
         """Return one audit per view. The first inserts the canaries."""

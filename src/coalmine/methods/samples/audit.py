@@ -24,7 +24,7 @@ from coalmine.methods.one_shot.views import parse_view
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import EXAMPLE
+from coalmine.results.verdict import EXAMPLE
 from coalmine.simulation.flat import FlatModel, moved, parameter_vector
 from coalmine.vectors import flat, to_numpy
 

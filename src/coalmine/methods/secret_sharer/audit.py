@@ -34,7 +34,7 @@ from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.progress import shown_if_slow
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.simulation.models.steps import steps_of
 from coalmine.stats import Scores

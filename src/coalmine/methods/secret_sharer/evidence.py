@@ -18,7 +18,7 @@ from coalmine.methods.estimates import (
     with_stricter_bound,
 )
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
 from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
 

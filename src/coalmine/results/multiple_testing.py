@@ -1,24 +1,24 @@
-"""Results judged together: who gets which share of the false-alarm rate, and which claims are refuted at that.
+"""Many results judged together, at one false-alarm rate for all of them.
 
-Some of many tests raise a false alarm by chance. Each method gets an equal share of the false-alarm rate and the
-results of a method share that. Claims with a p-value are tested by Holm's method, which passes the share of a refuted
-claim on to the others; a bound is taken at the confidence that its share leaves it, and where a result is tested by
-both, they get half of its share each. By the union bound, a mechanism within the limit and its claims is then stopped
-no more often than the false-alarm rate, however the results depend on each other. Findings of checks count too; they
-are made at a far lower false-alarm rate of their own.
+Each method has an equal share of the rate, and each of its results an equal share of that. Claims with a p-value are
+tested by Holm's procedure with these weights; all other bounds are taken at the confidence that their share leaves. A
+mechanism within the limit and its claims is then stopped no more often than the false-alarm rate, however the results
+depend on each other. Findings of checks count too; they are made at a far lower false-alarm rate of their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coalmine.results.result import Result, in_json, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
+
+_ROUNDING = 1 + 1e-9  # a share of 0.05 / 2 is not exactly 1 - 0.975
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,67 +78,62 @@ def judged_together(
         limit: The largest ε allowed, or None if only claims are tested.
         limited: Whether the limit applies to each result.
     """
-    bounded = [result for result in results if result.bound is not None]
-    sizes = Counter(result.method for result in bounded)
-    shares = [rate / (len(sizes) * sizes[result.method]) if result.bound else 0.0 for result in results]
-    # A bound that is compared with a limit beside a claim that has a test of its own: both get half of the share.
-    halved = [
-        _p_value(result) is not None and limit is not None and applies
-        for result, applies in zip(results, limited, strict=True)
-    ]
-    shares = [share / 2 if half else share for share, half in zip(shares, halved, strict=True)]
-    refuted = _holm([_p_value(result) for result in results], shares)
-    judgments, total = [], 0.0
-    for i, result in enumerate(results):
-        lower = significance = None
+    sizes = Counter(result.method for result in results if result.bound is not None)
+    shares, p_values = [], []
+    for result, applies in zip(results, limited, strict=True):
+        share = p_value = None
         if result.bound is not None:
-            lower, significance = _at(result.bound, shares[i])
-            by_bound = _p_value(result) is None or halved[i]
-            total += significance * by_bound + shares[i] * (_p_value(result) is not None)
-        verdict = _verdict(result, lower, refuted=i in refuted)
-        compared = limited[i] and limit is not None and lower is not None
-        over_limit = limited[i] and limit is not None and lower is not None and lower > limit
+            p_value = None if result.claim_test is None else result.claim_test.p_value
+            share = rate / (len(sizes) * sizes[result.method])
+            # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
+            if p_value is not None and limit is not None and applies:
+                share /= 2
+        shares.append(share or 0.0)
+        p_values.append(p_value)
+    weights = {i: share for i, share in enumerate(shares) if p_values[i] is not None and share > 0}
+    refuted = holm({i: p_values[i] or 0.0 for i in weights}, weights)
+    judgments, total = [], 0.0
+    for i, (result, share, p_value) in enumerate(zip(results, shares, p_values, strict=True)):
+        lower = significance = None
+        compared = False
+        if result.bound is not None:
+            lower, significance = _at(result.bound, share)
+            compared = limited[i] and limit is not None
+            total += share if p_value is not None else 0.0
+            total += significance if p_value is None or compared else 0.0
+        has_claim = result.claim is not None and result.claim.epsilon < math.inf
+        verdict = _verdict(result, lower, p_value, refuted=i in refuted)
         judgments.append(
             Judgment(
                 result=result,
                 bound=lower,
                 confidence=None if significance is None else 1 - significance,
-                p_value=_p_value(result),
+                p_value=p_value,
                 verdict=verdict,
-                over_limit=over_limit,
+                over_limit=compared and limit is not None and lower is not None and lower > limit,
                 limit_applies=limited[i],
-                checked=verdict is Verdict.REFUTED or (lower is not None and _has_claim(result)) or compared,
+                checked=verdict is Verdict.REFUTED or (lower is not None and has_claim) or compared,
             )
         )
     return judgments, total
 
 
-def _has_claim(result: Result) -> bool:
-    """Whether there is a finite claim to test."""
-    return result.claim is not None and result.claim.epsilon < math.inf
-
-
-def _p_value(result: Result) -> float | None:
-    return None if result.claim_test is None or result.bound is None else result.claim_test.p_value
-
-
-def _holm(p_values: Sequence[float | None], shares: Sequence[float]) -> set[int]:
+def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]:
     """Return which claims are refuted at a joint significance of the sum of their shares (Holm, 1979, with weights)."""
-    left = {i: share for i, share in enumerate(shares) if p_values[i] is not None and share > 0}
-    total, refuted = sum(left.values()), set()
+    left, total, refuted = dict(shares), sum(shares.values()), set[int]()
     while left:
-        smallest = min(left, key=lambda i: (p_values[i] or 0.0) / left[i])
+        smallest = min(left, key=lambda i: p_values[i] / left[i])
         # The shares of claims that were refuted already go to the remaining ones, in proportion to theirs.
-        if (p_values[smallest] or 0.0) > total * left[smallest] / sum(left.values()) * (1 + 1e-9):
+        if p_values[smallest] > total * left[smallest] / sum(left.values()) * _ROUNDING:
             break
         refuted.add(smallest)
         del left[smallest]
     return refuted
 
 
-def _verdict(result: Result, lower: float | None, *, refuted: bool) -> Verdict:
+def _verdict(result: Result, lower: float | None, p_value: float | None, *, refuted: bool) -> Verdict:
     """Return the verdict at the confidence that judging all results together takes."""
-    if _p_value(result) is None and result.claim is not None and result.bound is not None and lower is not None:
+    if p_value is None and result.claim is not None and result.bound is not None and lower is not None:
         refuted = refutes(lower, result.bound.delta, result.claim)
     if refuted or (result.bugs and result.claim_test is not None):  # findings have a false-alarm rate of their own
         return Verdict.REFUTED
@@ -148,7 +143,8 @@ def _verdict(result: Result, lower: float | None, *, refuted: bool) -> Verdict:
 
 def _at(bound: Estimate, share: float) -> tuple[float, float]:
     """Return the bound at a significance of at most ``share`` and that significance, else the strictest stored."""
-    levels = [(1 - (bound.confidence or 0.0), bound.epsilon), *((1 - level, lower) for level, lower in bound.stricter)]
-    fitting = [level for level in levels if level[0] <= share * (1 + 1e-9)]
+    levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
+    levels += [(1 - level, lower) for level, lower in bound.stricter]
+    fitting = [level for level in levels if level[0] <= share * _ROUNDING]
     significance, lower = max(fitting) if fitting else min(levels)
     return lower, significance

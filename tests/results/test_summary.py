@@ -5,10 +5,9 @@ import pytest
 
 from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.result import Result
-from coalmine.results.units import USER
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import USER, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
 
 
