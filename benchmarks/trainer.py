@@ -315,7 +315,7 @@ def measure(work: Workload, data: FederatedData) -> None:
     kernel = choose_kernel(module, data, work.client)
 
     def clipped_sum(clip_norm: float) -> PartialSum:
-        all_clients = WorkItem(0, 0, np.arange(work.clients), np.ones(work.clients), clip_norm)
+        all_clients = WorkItem(0, 0, np.arange(work.clients), clip_norm)
         return Workers(ClientWork(data, kernel, SEED), 1).sum(flat.parameter_vector(module), [all_clients])
 
     clip_norm = float(np.median(clipped_sum(math.inf).norms))
@@ -380,7 +380,7 @@ def mechanism_share(work: Workload) -> None:
     for round in range(work.repeats):
         for _ in range(work.clients):
             norm = flat.norms(vector.sub_(weights)[None]).numpy()
-            part.zero_().add_(vector, alpha=float(clip_factors(norm, np.ones(1), 0.1)[0]))
+            part.zero_().add_(vector, alpha=float(clip_factors(norm, 0.1)[0]))
             total.add_(part)
         total.add_(torch.from_numpy(mechanism.noise(training.dim, SEED, 0.1, work.clients, round))).div_(work.clients)
     overhead = (time.perf_counter() - start) / work.repeats

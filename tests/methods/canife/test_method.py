@@ -65,7 +65,7 @@ def test_mock_clients_may_have_other_data(tmp_path):
         user=np.arange(60) // 4,
     )
     pools = f"pool_data=own,{tmp_path / 'noise.npz'}"
-    results = results_of("client.epochs=2", "weights=size:30", "cohort=epochs:2", "trials=6", pools, "pool_clients=5")
+    results = results_of("client.epochs=2", "cohort=epochs:2", "trials=6", pools, "pool_clients=5")
     views = [result.view for result in results if result.unit is ROUND]
     assert views == ["frozen, pool 5, 5 iterations", "frozen, pool noise 5, 5 iterations"]
 

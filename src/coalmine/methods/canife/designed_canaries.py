@@ -25,7 +25,6 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
 from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 
@@ -45,7 +44,6 @@ _REPRESENTED = (
     "start",
     "target",
     "valid",
-    "weighting",
     "seed",
 )
 
@@ -69,8 +67,6 @@ class DesignedCanaries:
         target: The canaries' class: a number, ``"random"``, or ``"best"``.
         valid: Range of the samples' numbers: ``"data"`` for that of the pool, a pair, or None to leave them free as in
             the paper.
-        weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
-            full weight.
         device: Where mock clients train and samples are designed; where the module is if None.
         seed: Seed of the designs, which are the same on every device up to rounding.
 
@@ -107,7 +103,6 @@ class DesignedCanaries:
         start: Start = "random",
         target: Target = "random",
         valid: tuple[float, float] | Literal["data"] | None = "data",
-        weighting: Weighting | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
     ) -> None:
@@ -131,11 +126,6 @@ class DesignedCanaries:
         if clients is not None:
             check_disjoint(pool, clients)
         step_size(client)  # raises for clients that a canary cannot be designed for
-        self.weighting = weighting or EqualWeights()
-        if self.weighting == WeightsBySize(None):
-            raise InputError(
-                "weights by size need a cap, since the pool does not know the largest client: use WeightsBySize(cap)"
-            )
         model = flat.moved(model, device)
         self.device = flat.device_of(model)
         check_fits(model, pool.task, name=type(model).__name__)
@@ -143,7 +133,7 @@ class DesignedCanaries:
         self.valid: tuple[float, float] | None = None
         if pool.task.tokens is None:
             self.valid = valid_range(pool) if valid == "data" else valid
-        self._mock_clients = MockClients(model, pool, client, weighting=self.weighting, seed=seed)
+        self._mock_clients = MockClients(model, pool, client, seed=seed)
         self._loop = LeanLoop(model, pool.task, client)
         self._initial = flat.parameter_vector(model)
         self._inputs: Array | None = None

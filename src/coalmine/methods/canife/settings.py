@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from coalmine.methods.canife.design import DesignSettings
     from coalmine.methods.canife.samples import Target
     from coalmine.simulation.data import FederatedData, Splits
-    from coalmine.simulation.mechanisms.central import Weighting
     from coalmine.simulation.settings import TrainingSettings
 
 # Fewer mock clients say little about the other clients.
@@ -159,7 +158,6 @@ class CanifeSettings(Settings):
                 start=self.design.start or ("random" if frozen else "last"),
                 target=self.design.target_class(),
                 valid="data" if self.design.pixels == "valid" else None,
-                weighting=_with_cap(mechanism.weighting, splits.train),
                 seed=training.seed + index,
             )
             audits.append(
@@ -208,10 +206,3 @@ def _other_data(name: str, clients: FederatedData) -> FederatedData:
             f"pool_data {name} must have the vocabulary of the training's data: otherwise tokens mean different words"
         )
     return data
-
-
-def _with_cap(weighting: Weighting, clients: FederatedData) -> Weighting:
-    """Return the weighting with an explicit cap, that of ``clients``, so that mock clients are weighted alike."""
-    from coalmine.simulation import WeightsBySize
-
-    return WeightsBySize(int(clients.sizes.max())) if weighting == WeightsBySize(None) else weighting

@@ -129,6 +129,7 @@ class SecretSharerMethod(Method):
         from coalmine.methods.secret_sharer.phrases import insert
         from coalmine.methods.secret_sharer.users import set_aside
 
+        # Before the insertion, so that the reference model never sees a canary.
         data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
         insertion = insert(data, self.settings.phrases(data, self.training.seed))
         self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
@@ -142,6 +143,7 @@ class SecretSharerMethod(Method):
         training = self.training
         if self.settings.regime == "federated":
             return None
+        # The paper's central learning: SGD on records, shuffled or user by user (Section 4.2, regimes 1 and 3).
         if training.clip_norm != "none" or training.noise_multiplier:
             raise InputError(
                 f"central training neither clips nor adds noise: remove clip_norm = {training.clip_norm} and "
@@ -185,6 +187,7 @@ class SecretSharerMethod(Method):
             reference = self._reference_model()
             start = time.perf_counter()  # training the reference model is not auditing
             self._module = module = trained.module()
+            # Central training, and one without noise, claim nothing.
             if isinstance(trained, Training) and trained.mechanism.private:
                 claim = trained.claim(settings.delta)
         self.audit = SecretSharer(
@@ -198,6 +201,7 @@ class SecretSharerMethod(Method):
             width=settings.width,
             reference=reference,
         )
+        # The audit needs nothing but the final model, so it does not have to take part in the training.
         self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
         terms: dict[str, Any] = {"delta": settings.delta, "confidence": settings.confidence, "claim": claim}
@@ -275,6 +279,7 @@ class SecretSharerMethod(Method):
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return what was memorized by configuration, then the estimates of the main views."""
+        # The other views (losses, calibrated losses) are in the report.
         shown = [result for result in found.results if result.view in SHOWN_VIEWS]
         estimates = super().tables(replace(found, results=shown))
         memorization = found.extras.get("memorization")
