@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from coalmine.methods.one_shot.evidence import cosine_null, cosines
+from coalmine.methods.one_shot.canaries import draw_members
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
-from coalmine.methods.one_shot.updates import draw_members
+from coalmine.methods.one_shot.scores import cosine_null, cosines
 from coalmine.stats import ApproximateDP, Scores
 from coalmine.stats.rank_tests import threshold_tests
 from coalmine.vectors import norm

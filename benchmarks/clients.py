@@ -114,7 +114,7 @@ def textbook(module: nn.Module, data: FederatedData, training: LocalTraining) ->
 def by_kernel(kernel: Kernel, weights: Tensor, data: FederatedData) -> Tensor:
     """The clipped sum by a kernel, chunk by chunk as a training computes it."""
     total, first = torch.zeros_like(weights), 0
-    clients = [Participant(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in range(len(data))]
+    clients = [Participant(data.client(i), partial(np.random.default_rng, i)) for i in range(len(data))]
     for count in kernel.chunks(data.sizes.tolist()):
         chunk = clients[first : first + count]
         total += kernel.clipped_sum(weights, chunk, CLIP_NORM, torch.empty_like(weights)).total

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coalmine.results.manifest import verify
+from coalmine.results.io import check_manifest
 
 SETTINGS = """
 [run]
@@ -212,7 +212,7 @@ def main() -> None:
                     duration = min(duration, max(1.0, time.perf_counter() - begin))
                     break
             run_to_end(file, out)
-            verify(out)
+            check_manifest(out)
             corrupted += read_results(out) != expected or bool(leftovers(out))
             print(f"{kinds.total()} kills in {runs} runs: {runs - corrupted} identical, {corrupted} not", flush=True)
     print("; ".join(f"{kind}: {count}" for kind, count in kinds.items()))

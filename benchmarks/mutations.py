@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coalmine.results import manifest
+from coalmine.results.io import MANIFEST, write_manifest
 
 SETTINGS = """
 [training]
@@ -168,9 +168,9 @@ def example(seed: int, run: Path, directory: Path, commands: Sequence[str] = COM
                 if part != target:
                     part.unlink()
     damage(Path(target), rng)
-    if kind == "run" and Path(target).name != manifest.NAME:
+    if kind == "run" and Path(target).name != MANIFEST:
         # As if whoever changed the file had changed the manifest too: otherwise nothing would be read at all.
-        manifest.Manifest.of_files(copy).write()
+        write_manifest(copy)
     before = contents(directory)
     code, stderr, crash = call(arguments)
     what = f"{arguments[0]} with {Path(target).relative_to(directory)} damaged (seed {seed})"
@@ -183,7 +183,7 @@ def example(seed: int, run: Path, directory: Path, commands: Sequence[str] = COM
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Return all files of a directory, except those in which a run may record that it failed."""
-    status = ("log.jsonl", ".lock", "run.json", manifest.NAME)
+    status = ("log.jsonl", ".lock", "run.json", MANIFEST)
     return {str(p): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in status}
 
 

@@ -30,8 +30,7 @@ import torch
 from coalmine import OneShot, plan
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import CanaryWarning
-from coalmine.methods.one_shot.costs import step_left
-from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.canaries import PlantedCanaries, step_left
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector

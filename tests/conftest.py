@@ -4,6 +4,9 @@ import pytest
 from hypothesis import settings
 
 from coalmine.cli import main as cli
+from coalmine.runs.running import run as run_settings
+from coalmine.runs.settings import run_from_text
+from finished_runs import EVERY_METHOD, ONE_METHOD
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary  # noqa: F401
 
 # Machines are noisy: nothing is asserted about time. The same examples every time: a red test is red everywhere.
@@ -26,3 +29,18 @@ def run(monkeypatch, capsys):
         return code, out, err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def every_method(tmp_path_factory):
+    """A finished run of every method, and its directory. Never change the directory: copy it."""
+    directory = tmp_path_factory.mktemp("every-method") / "run"
+    return run_settings(run_from_text(EVERY_METHOD, "audit.toml"), out=directory), directory
+
+
+@pytest.fixture(scope="session")
+def one_method(tmp_path_factory):
+    """The directory of a finished run of one method. Never change it: copy it."""
+    directory = tmp_path_factory.mktemp("one-method") / "run"
+    run_settings(run_from_text(ONE_METHOD, "audit.toml"), out=directory)
+    return directory

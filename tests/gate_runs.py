@@ -5,9 +5,9 @@ import json
 import numpy as np
 
 from coalmine.claims import Claim
-from coalmine.results import units
-from coalmine.results.files import envelope
-from coalmine.results.manifest import Manifest
+from coalmine.results import verdict as units
+from coalmine.results.directory import FORMAT
+from coalmine.results.io import envelope, write_manifest
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous
 
@@ -28,16 +28,18 @@ def result(method="one-shot", view="updates", *, bound=1.0, claim=8.0, stricter=
     )
 
 
-def directory(path, *results, config='[one-shot]\nview = "updates"\n', scores=None, state="done"):
-    """Write a run directory with these results (or their JSON); ``scores`` by method and view."""
+def directory(path, *results, config=None, scores=None):
+    """Write a directory with these results (or their JSON), of a run if there are settings; ``scores`` by name."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "run.json").write_text(json.dumps({"format": 1, "coalmine": "0.1.0", "state": state, "changed": "now"}))
-    (path / "config.toml").write_text(config)
+    if config is not None:
+        about = {"format": FORMAT, "coalmine": "0.1.0", "state": "done", "changed": "now"}
+        (path / "run.json").write_text(json.dumps(about))
+        (path / "config.toml").write_text(config)
     content = envelope([r.to_dict() if isinstance(r, Result) else r for r in results])
     (path / "result.json").write_text(json.dumps(content))
     for name, (members, nonmembers) in (scores or {}).items():
         np.savez(path / f"scores-{name}.npz", members=members, nonmembers=nonmembers)
-    Manifest.of_files(path).write()
+    write_manifest(path)
     return path
 
 

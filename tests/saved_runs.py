@@ -4,9 +4,8 @@ import numpy as np
 
 from coalmine.claims import Claim
 from coalmine.files import write_json, write_text
-from coalmine.results import units
-from coalmine.results.files import results_to_dict, write_content, write_scores
-from coalmine.results.manifest import Manifest
+from coalmine.results import verdict as units
+from coalmine.results.io import results_to_dict, write_content, write_manifest, write_scores
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, estimate
 
@@ -85,7 +84,7 @@ def write_run(
     training = {"clients": 20, "parameters": 100, "rounds": 5, "private": True, "metrics": metrics, "history": history}
     write_content(results_to_dict(results, title=title, trainings={"training": training}), directory)
     write_text(directory / "config.toml", f'[run]\ntitle = "{phrase}"\n')
-    Manifest.of_files(directory).write()
+    write_manifest(directory)
     return directory
 
 

@@ -62,8 +62,8 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "score,member\n", "0 members and 0 nonmembers"),
         ("e.csv", "score,member\n1,1\n2,1\n", "2 members and 0 nonmembers"),
         ("e.csv", "score,member\n1,1\nabc,0\n", "row 3: score .* got 'abc'"),
-        ("e.csv", "score,member\n1,1\nnan,0\n", "score .* got nan in row 3"),
-        ("e.csv", "score,member\n1,1\ninf,0\n", "got inf in row 3"),
+        ("e.csv", "score,member\n1,1\nnan,0\n", "row 3: score .* got 'nan'"),
+        ("e.csv", "score,member\n1,1\ninf,0\n", "row 3: score .* got 'inf'"),
         ("e.csv", "score,member\n1,maybe\n", "row 2: member .* got 'maybe'"),
         ("e.csv", "score,label\n1,1\n", "column 'member'.* score, label"),
         ("e.csv", "value,member\n1,1\n", "column 'score'"),
@@ -77,7 +77,7 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members .* got an empty cell"),
         ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "members/nonmembers and score/member"),
         ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members .* got an empty cell"),
-        ("e.json", '{"members": 5}', "lists, got .*members"),
+        ("e.json", '{"members": 5}', "object of lists"),
         ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers .* got 'x'"),
         ("e.json", "{", "is not JSON"),
         ("e.json", "3", "object of lists"),
@@ -113,6 +113,21 @@ def test_a_single_array_and_arrays_without_numbers_raise(tmp_path):
     np.savez(tmp_path / "c.npz", members=np.ones(3, dtype=complex), nonmembers=np.ones(3))
     with pytest.raises(InputError, match="complex128"):
         groups(tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "[]", '[{"score": 1}, 2]', '[{"score": 1, "member": 1},]'])
+def test_json_that_is_no_table_is_refused(tmp_path, content):
+    (tmp_path / "s.json").write_text(content)
+    with pytest.raises(InputError, match=r"s\.json"):
+        groups(tmp_path / "s.json")
+
+
+def test_an_open_quote_and_a_newline_in_a_cell(tmp_path):
+    (tmp_path / "s.csv").write_text('score,member\n1,1\n"2,0\n3,1\n')
+    with pytest.raises(InputError, match="quote"):
+        groups(tmp_path / "s.csv")
+    (tmp_path / "s.csv").write_text('score,"mem\nber"\n1,1\n')
+    assert list(read_table(tmp_path / "s.csv").columns) == ["score", "mem\nber"]
 
 
 def test_pickled_objects_are_not_loaded(tmp_path):

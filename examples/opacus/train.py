@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coalmine import Result  # audit
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
-from coalmine.results.files import save  # audit
+from coalmine.results.io import save  # audit
 from coalmine.simulation.data import load
 
 CLIP, NOISE, DELTA = 1.0, 1.0, 1e-5

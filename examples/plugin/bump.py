@@ -13,7 +13,7 @@ from coalmine import Audit, Contribution, Result, Scores, View, estimate
 from coalmine.config import Settings
 from coalmine.methods.method import Method
 from coalmine.results import MethodResults
-from coalmine.results.units import ROUND
+from coalmine.results.verdict import ROUND
 from coalmine.simulation.settings import TrainingSettings
 
 

@@ -7,8 +7,10 @@ is accepted and the offending value.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import SupportsFloat
+from collections.abc import Callable, Iterable, Mapping
+from typing import SupportsFloat, TypeVar
+
+Parsed = TypeVar("Parsed")
 
 
 class InputError(ValueError):
@@ -105,3 +107,27 @@ def did_you_mean(name: str, available: Iterable[str]) -> str:
     names = list(available)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     return f"{f'Did you mean {chr(34)}{near[0]}{chr(34)}? ' if near else ''}Available: {', '.join(names)}."
+
+
+def parse_kind(text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: str) -> Parsed:
+    """Return what a text of a setting such as ``poisson:0.5`` describes: a kind, and what follows its colon.
+
+    Args:
+        text: The text, such as ``"poisson:0.5"``.
+        kinds: For each kind, what to make of the text after its colon. The names of kinds that have one end with it.
+        error: What to say if there is no such kind, or if what follows the colon is no number.
+
+    Raises:
+        InputError: With ``error``, or as the function of the kind raises it.
+
+    Example:
+        >>> parse_kind("last:3", {"all": lambda rest: 0, "last:": int}, "use all or last:N")
+        3
+    """
+    kind, colon, rest = text.partition(":")
+    try:
+        return kinds[kind + colon](rest)
+    except InputError:
+        raise
+    except (KeyError, ValueError) as cause:
+        raise InputError(error) from cause

@@ -70,8 +70,8 @@ def remove(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write UTF-8 text atomically."""
-    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write UTF-8 text atomically; half of a character, which JSON can hold and UTF-8 cannot, becomes "?"."""
+    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:

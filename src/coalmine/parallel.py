@@ -7,14 +7,17 @@ any number of workers. What is to survive a kill, the caller or the part itself 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from coalmine.errors import InputError
-from coalmine.threads import single_thread
 from coalmine.usercode import blamed, describe_error
 
 Part = TypeVar("Part")
@@ -95,3 +98,21 @@ def _end_with_parent() -> None:
     while os.getppid() == _watched_parent:
         time.sleep(0.1)
     os._exit(1)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Compute with one thread in NumPy's linear algebra, and in torch if loaded, whatever OMP_NUM_THREADS says.
+
+    More threads change the order of summation, and with it the last bits of results.
+    """
+    torch = sys.modules.get("torch")
+    threads = None if torch is None else torch.get_num_threads()
+    with threadpool_limits(1, user_api="blas"):
+        if torch is not None:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(threads)

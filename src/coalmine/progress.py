@@ -1,17 +1,16 @@
 """Progress reports without a user interface: loops announce themselves, and a listener decides what to show.
 
-The command line installs its progress bar with `listening`. Without a listener, `track` and `reporting` cost
-practically nothing.
+The command line shows bars or lines (`bars`, `listening`). Without a listener, `track` and `reporting` cost practically
+nothing.
 """
 
 from __future__ import annotations
 
-import math
+import importlib.util
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -26,8 +25,7 @@ Listener = Callable[[str, int], tuple[Advance, Callable[[], None]]]
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps an iterable to report progress through it, like `track` with its name filled in."""
 
-_PATIENCE = 2.0  # seconds
-_EVERY = 0.2  # seconds between updates of a notebook
+_PATIENCE = 2.0  # seconds before work in Python shows a bar
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -47,124 +45,38 @@ def _silent(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
 
 
 @contextmanager
-def shown_if_slow() -> Iterator[None]:
-    """Show bars with the time left for work of more than two seconds, in a terminal or a notebook.
+def bars(patience: float = 0.0) -> Iterator[None]:
+    """Show a bar with the remaining time for each task that takes longer than ``patience`` seconds."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    Nothing is shown if somebody listens already, or if standard error is neither.
-    """
-    if _listener.get() is None and _in_notebook():
-        bars: _Bars = _NotebookBars()
-    elif _listener.get() is None and sys.stderr.isatty():
-        bars = _TerminalBars()
-    else:
-        yield
-        return
-    try:
-        with listening(bars.listener):
+    name, words = TextColumn("{task.description}"), TextColumn("{task.fields[words]}")
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+
+        def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+            start = time.monotonic()
+            task = shown.add_task(what, total=total or None, visible=not patience, words="")
+
+            def advance(done: int, text: str) -> None:
+                visible = time.monotonic() - start > patience
+                shown.update(task, completed=done, words=text, visible=visible)
+
+            return advance, lambda: shown.remove_task(task)
+
+        with listening(listener):
             yield
-    finally:
-        bars.close()
 
 
-class _Bars(ABC):
-    """Shows each task once it has taken a while."""
-
-    def listener(self, what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-        """Listen to one task."""
-        start, key = time.monotonic(), object()
-
-        def advance(done: int, text: str) -> None:
-            seconds = time.monotonic() - start
-            if seconds > _PATIENCE:
-                self.show(key, f"{what} ({text})" if text else what, done, total, seconds)
-
-        return advance, lambda: self.remove(key)
-
-    @abstractmethod
-    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
-        """Show that so many of ``total`` steps were done in so many seconds; a total of 0 is unknown."""
-
-    @abstractmethod
-    def remove(self, key: object) -> None:
-        """Stop showing a task, if it was shown."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop showing anything."""
-
-
-class _TerminalBars(_Bars):
-    """Bars of rich on standard error."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._tasks: dict[object, Any] = {}
-
-    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
-        if key not in self._tasks:
-            self._progress.start()
-            self._tasks[key] = self._progress.add_task(what, total=total or None)
-        self._progress.update(self._tasks[key], completed=done, description=what)
-
-    def remove(self, key: object) -> None:
-        if key in self._tasks:
-            self._progress.remove_task(self._tasks.pop(key))
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-class _NotebookBars(_Bars):
-    """Lines of text below a notebook's cell, updated in place. They need nothing but IPython."""
-
-    def __init__(self) -> None:
-        self._lines: dict[object, str] = {}
-        self._display: Any = None
-        self._drawn = -math.inf
-
-    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
-        left = f", {_duration(seconds * (total - done) / done)} left" if total and done else ""
-        filled = 20 * done // total if total else 0
-        bar = f"{'█' * filled}{'░' * (20 - filled)} {done:,} of {total:,}" if total else f"{done:,}"
-        self._lines[key] = f"{what}: {bar}{left}"
-        if time.monotonic() - self._drawn > _EVERY:
-            self._draw()
-
-    def remove(self, key: object) -> None:
-        if self._lines.pop(key, None) is not None:
-            self._draw()
-
-    def close(self) -> None:
-        self._lines.clear()
-        if self._display is not None:
-            self._draw()
-
-    def _draw(self) -> None:
-        from IPython.display import display
-
-        self._drawn = time.monotonic()
-        content = {"text/plain": "\n".join(self._lines.values())}
-        if self._display is None:
-            self._display = display(content, raw=True, display_id=True)
-        else:
-            self._display.update(content, raw=True)
-
-
-def _in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+@contextmanager
+def shown_if_slow() -> Iterator[None]:
+    """Show bars for work of more than two seconds, in a terminal or a notebook, unless somebody listens already."""
     ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in words, such as ``"1:05 min"``."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+    notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+    # rich draws in notebooks by ipywidgets, and warns where it is missing.
+    can_show = importlib.util.find_spec("ipywidgets") is not None if notebook else sys.stderr.isatty()
+    with bars(_PATIENCE) if can_show and _listener.get() is None else nullcontext():
+        yield
 
 
 @contextmanager

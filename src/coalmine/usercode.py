@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from coalmine.errors import InputError
 
 _PREFIX = "coalmine_user_"  # of the names of modules that are users' files
-_end_process = os._exit
 
 
 def load_function(name: str, what: str = "function") -> Callable[..., object]:
@@ -57,7 +55,6 @@ def _run(path: Path) -> Any:
         raise InputError(f"{str(path)!r} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    os._exit = _exit_of_others
     try:
         with errors_of(f"{str(path)!r} fails when it is run"):
             spec.loader.exec_module(module)
@@ -65,13 +62,6 @@ def _run(path: Path) -> Any:
         del sys.modules[spec.name]
         raise
     return module
-
-
-def _exit_of_others(status: int) -> NoReturn:
-    """``os._exit``, except that it is an error in a user's file: it would end coalmine without a result or a word."""
-    if _is_users(sys._getframe(1)):
-        raise SystemExit(status)
-    _end_process(status)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def test_estimate_as_json_is_the_result_and_nothing_else(run, golden):
     content = json.loads(out)
     (result,) = content["results"]
     assert code == 0
-    assert (content["schema"], content["coalmine"], result["config"]["members"]) == (2, __version__, 1000)
+    assert (content["schema"], content["coalmine"], result["config"]["members"]) == (3, __version__, 1000)
     (estimate,) = result["estimates"]
     assert estimate["method"] == "simultaneous"
     assert (estimate["delta"], estimate["confidence"], estimate["valid"]) == (1e-6, 0.95, True)
@@ -226,7 +226,7 @@ def test_copies_lower_the_exposures_epsilon(run, tmp_path):
 
 
 def test_the_demo_runs_five_methods():
-    from coalmine.runs.settings import demo_settings
+    from coalmine.runs.presets import demo_settings
 
     settings = demo_settings("demo", 3)
     assert list(settings.methods) == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
@@ -234,7 +234,7 @@ def test_the_demo_runs_five_methods():
 
 
 def test_the_bug_of_the_second_demo_is_one_of_a_training_like_the_first():
-    from coalmine.runs.settings import demo_settings
+    from coalmine.runs.presets import demo_settings
 
     correct, buggy = (demo_settings(name, 3).trainings["training"] for name in ("demo", "demo-bug"))
     assert buggy.bug == "bare:1.bias"

@@ -113,7 +113,6 @@ def test_help_and_tables_into_a_closed_pipe_end_quietly(scores):
     [
         ("sys.exit(0)", r"exit\(0\)"),
         ("raise SystemExit", r"exit\(\)"),
-        ("os._exit(0)", r"exit\(0\)"),
         ("raise BaseException('no')", "BaseException: no"),
         ("raise GeneratorExit", "GeneratorExit"),
         ("1 / 0", "ZeroDivisionError"),
@@ -124,13 +123,6 @@ def test_users_code_that_ends_the_process_is_an_error_of_its_file(tmp_path, run,
     assert (code, out) == (2, "")
     assert re.search(facts, err)
     assert "mine.py, line 5" in err
-
-
-def test_a_file_that_ends_the_process_when_it_is_loaded_is_an_error_of_that_file(tmp_path):
-    (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
-    ended = coalmine(*mechanism(f"{tmp_path / 'mine.py'}:noisy_sum"))
-    assert ended.returncode == 2
-    assert "mine.py, line 2" in ended.stderr
 
 
 MODEL = """import sys

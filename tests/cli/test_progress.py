@@ -1,9 +1,8 @@
 """How far something is, said to whoever listens."""
 
 import sys
+import time
 import types
-
-import pytest
 
 from coalmine import progress
 from coalmine.cli import console
@@ -69,49 +68,20 @@ def test_slow_work_shows_a_bar_in_a_terminal_and_quick_work_does_not(monkeypatch
     for patience in (60.0, -1.0):
         monkeypatch.setattr(progress, "_PATIENCE", patience)
         with progress.shown_if_slow():
-            assert list(track([1, 2, 3], "replay", words=lambda: "0.2 s per run")) == [1, 2, 3]
+            for _ in track([1, 2, 3], "replay", words=lambda: "0.2 s per run"):
+                time.sleep(0.12)  # rich draws ten times per second
         assert ("0.2 s per run" in capsys.readouterr().err) == (patience < 0)
 
 
-class FakeKernel:
-    """What a notebook offers: IPython with a kernel, and a display that can be updated."""
-
-    def __init__(self, monkeypatch):
-        self.shown = []
-        shell = types.SimpleNamespace(kernel=object())
-        display = types.ModuleType("IPython.display")
-        display.display = self.display
-        ipython = types.ModuleType("IPython")
-        ipython.get_ipython, ipython.display = (lambda: shell), display
-        monkeypatch.setitem(sys.modules, "IPython", ipython)
-        monkeypatch.setitem(sys.modules, "IPython.display", display)
-
-    def display(self, content, *, raw, display_id):
-        self.shown.append(content["text/plain"])
-        return types.SimpleNamespace(update=lambda content, raw: self.shown.append(content["text/plain"]))
-
-
-def test_a_notebook_gets_lines_with_the_time_left_and_no_widgets(monkeypatch, capsys):
-    kernel = FakeKernel(monkeypatch)
+def test_a_notebook_without_widgets_shows_nothing(monkeypatch, capsys):
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(progress, "_PATIENCE", -1.0)
-    monkeypatch.setattr(progress, "_EVERY", -1.0)
     with progress.shown_if_slow():
-        for _ in track(range(2), "runs"):
-            list(track(range(4), "rounds", words=lambda: "ε̂ 1.2"))
-    assert kernel.shown[0] == "rounds (ε̂ 1.2): █████░░░░░░░░░░░░░░░ 1 of 4, 0 s left"
-    assert "runs: ██████████░░░░░░░░░░ 1 of 2, 0 s left" in kernel.shown
-    assert kernel.shown[-1] == ""
+        assert list(track(range(3), "quick")) == [0, 1, 2]
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_notebook_shows_nothing_of_quick_or_silenced_work(monkeypatch):
-    kernel = FakeKernel(monkeypatch)
-    with progress.shown_if_slow():
-        list(track(range(3), "quick"))
-    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
-    with listening(None), progress.shown_if_slow():
-        list(track(range(3), "silenced"))
-    assert kernel.shown == []
 
 
 def test_tasks_inside_tasks_share_one_display(monkeypatch, capsys):
@@ -120,10 +90,6 @@ def test_tasks_inside_tasks_share_one_display(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_PATIENCE", -1.0)
     with progress.shown_if_slow():
         for _ in track([1, 2], "outer"):
-            assert list(track([1, 2], "inner")) == [1, 2]
+            for _ in track([1, 2], "inner"):
+                time.sleep(0.12)
     assert "inner" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59, "59 s"), (65, "1:05 min"), (3725, "1:02 h")])
-def test_times_are_short(seconds, words):
-    assert progress._duration(seconds) == words

@@ -14,7 +14,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from coalmine import OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.nvflare import CanaryAggregator
-from coalmine.results.saved import load
+from coalmine.results.io import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.CanaryWarning")
 

@@ -14,8 +14,8 @@ from coalmine import OneShot, vectors
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.one_shot import hadamard
+from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
-from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.protocol import Contribution, checked_contribution
 from coalmine.vector_kind import VectorKind
 from fake_device import FAKE

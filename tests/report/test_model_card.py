@@ -14,7 +14,7 @@ from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.report.page import model_card
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
 

@@ -20,9 +20,8 @@ from coalmine.methods.canife.section import png
 from coalmine.report import charts
 from coalmine.report import page as page_module
 from coalmine.report.page import report, write_report
-from coalmine.results.groups import grouped
-from coalmine.results.manifest import Manifest
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory, write_manifest
+from coalmine.results.tables import grouped
 from coalmine.results.verdict import Verdict
 from coalmine.stats import METHODS, Estimate
 from coalmine.stats.estimators import CAVEATS
@@ -127,7 +126,7 @@ def test_a_training_without_noise_is_said_to_have_no_mechanism(tmp_path):
     content = json.loads(path.read_text(encoding="utf-8"))
     content["trainings"]["training"]["private"] = False
     path.write_text(json.dumps(content), encoding="utf-8")
-    Manifest.of_files(tmp_path).write()
+    write_manifest(tmp_path)
     page = report(read_run_directory(tmp_path))
     assert "No privacy mechanism" in page
     assert '<div class="verdict refuted">' in page
@@ -151,7 +150,7 @@ def test_a_run_of_one_result_without_a_claim_or_scores_can_be_reported(tmp_path)
     write_run(tmp_path, methods=["exposure"])
     (tmp_path / "scores-exposure-ranks.npz").unlink()
     (tmp_path / "config.toml").unlink()
-    Manifest.of_files(tmp_path).write()
+    write_manifest(tmp_path)
     page = report(read_run_directory(tmp_path, scores=True))
     assert "No claim was stated" in page
     assert 'type="range"' not in page
@@ -265,7 +264,7 @@ def test_infinite_and_missing_numbers_can_be_reported(tmp_path, method):
         one["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in one["estimates"]]
     content["trainings"]["training"] |= {"history": [], "metrics": {}}
     path.write_text(json.dumps(content), encoding="utf-8")
-    Manifest.of_files(tmp_path).write()
+    write_manifest(tmp_path)
     assert "∞" in report(read_run_directory(tmp_path, scores=True))
 
 

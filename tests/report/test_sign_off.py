@@ -13,12 +13,11 @@ from coalmine.claims import Claim, Poisson
 from coalmine.report.charts import COLORS
 from coalmine.report.page import _style, as_html, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
-from coalmine.results import units
+from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Check, Finding
-from coalmine.results.groups import grouped
-from coalmine.results.manifest import Manifest
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory, write_manifest
+from coalmine.results.tables import grouped
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
 from gate_runs import result
@@ -144,7 +143,7 @@ def test_memorized_phrases_are_in_the_box_of_their_training(tmp_path):
     content = json.loads(path.read_text(encoding="utf-8"))
     content |= {"planted": 2, "references": 1000, "random_sampling": 1, "beam_search": 1}
     path.write_text(json.dumps(content), encoding="utf-8")
-    Manifest.of_files(tmp_path).write()
+    write_manifest(tmp_path)
     page = first_page(read_run_directory(tmp_path))
     verdict = text(page[: page.index('<dl class="tiles"')])
     assert "1 of 2 inserted phrases are memorized" in verdict

@@ -5,11 +5,10 @@ import pytest
 
 from coalmine.claims import Claim, EveryRound
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.claim_test import ClaimTest, _estimate_exceeds
 from coalmine.results.result import Result
-from coalmine.results.units import USER
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import USER, Verdict
 from coalmine.stats import Estimate, Scores
 
 

@@ -26,9 +26,10 @@ from coalmine.results.claim_test import (
     _separation,
     _standardized,
     check_claim,
+    exponent_of,
+    first_exponent,
 )
 from coalmine.results.finding import Finding
-from coalmine.results.noise_shares import exponent_of, first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests

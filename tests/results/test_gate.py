@@ -11,7 +11,7 @@ import pytest
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.estimates import with_stricter_bound
-from coalmine.results import units
+from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.gate import judge
 from coalmine.results.result import Result

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.results import units
+from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Finding
 from coalmine.results.gate import COLUMNS, judge

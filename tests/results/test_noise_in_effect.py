@@ -16,8 +16,8 @@ from coalmine.results.claim_test import (
     _separation,
     _standardized,
     check_claim,
+    first_exponent,
 )
-from coalmine.results.noise_shares import first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import ApproximateDP, GaussianDP, NormalNull, Scores
 from coalmine.stats.tradeoff import GroupCurve

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from coalmine.files import json_text, write_json
-from coalmine.results.files import save
-from coalmine.results.saved import read_run_directory, read_training_part
+from coalmine.files import json_text
+from coalmine.results.io import read_run_directory, save
 from gate_runs import result
 
 
@@ -20,12 +19,6 @@ def test_metrics_and_settings_that_are_not_finite_survive_a_file(tmp_path, value
     assert content["results"][0]["config"] == {"deep": [{"value": str(value)}]}
     (again,) = read_run_directory(tmp_path).results
     assert again.metrics["loss"] == pytest.approx(value, nan_ok=True)
-
-
-def test_a_training_that_ended_with_an_infinite_perplexity_can_be_read_again(tmp_path):
-    write_json(tmp_path / "training.json", {"metrics": {"perplexity": math.inf, "loss": math.nan, "accuracy": 0.5}})
-    metrics = read_training_part(tmp_path / "training.json")["metrics"]
-    assert metrics == pytest.approx({"perplexity": math.inf, "loss": math.nan, "accuracy": 0.5}, nan_ok=True)
 
 
 def test_finite_content_is_written_as_json_writes_it():

@@ -13,8 +13,8 @@ import coalmine as cm
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.report.page import PLOTS
-from coalmine.results.showing import Results
-from coalmine.results.units import USER
+from coalmine.results.result import Results
+from coalmine.results.verdict import USER
 from coalmine.stats import Scores, estimate
 
 
@@ -225,7 +225,7 @@ def test_saved_results_are_replaced_only_on_request(result, tmp_path):
     assert [again.method for again in cm.load(tmp_path)] == ["mine"]
     # No score file of the results before is left.
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "manifest.sha256", "provenance.json", "result.json", "scores-mine-final.npz",
+        "manifest.json", "provenance.json", "result.json", "scores-mine-final.npz",
     ]  # fmt: skip
 
 

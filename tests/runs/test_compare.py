@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from coalmine.results.saved import read_run_directory
-from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, intervals_differ
+from coalmine.results.directory import RunDirectory
+from coalmine.results.io import read_run_directory
+from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, intervals_differ, write_index
 from coalmine.stats import Estimate
 from gate_runs import directory, measured, result
 
@@ -91,13 +92,24 @@ def test_settings_and_results_stand_side_by_side(three, run, tmp_path):
 
 
 def test_the_page_escapes_what_the_runs_say(tmp_path):
-    from coalmine.runs.comparison_page import comparison_page
-
     odd = "<script>alert(1)</script>"
     paths = [directory(tmp_path / name, result(view=odd), config=f'[run]\nx = "{odd}{name}"\n') for name in "ab"]
-    page = comparison_page(compare([read_run_directory(path) for path in paths]))
+    page = compare([read_run_directory(path) for path in paths]).to_html()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_the_index_lists_all_runs_with_their_reports(tmp_path):
+    directory(tmp_path / "a", result(bound=9.0), config='[run]\ntitle = "<b>"\n')
+    (tmp_path / "a" / "report.html").write_text("")
+    with pytest.raises(ZeroDivisionError), RunDirectory(tmp_path / "b").claimed("x = 1"):
+        raise ZeroDivisionError
+    (tmp_path / "other").mkdir()
+    page = write_index(tmp_path).read_text(encoding="utf-8")
+    assert '<a href="a/report.html">a</a>' in page
+    assert "refuted" in page
+    assert "failed" in page
+    assert "other" not in page
 
 
 @pytest.mark.parametrize(("count", "message"), [(1, "two runs or more"), (2, "twice")])

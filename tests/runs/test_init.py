@@ -9,9 +9,9 @@ import pytest
 import coalmine as cm
 from coalmine.config import SettingError
 from coalmine.errors import InputError
-from coalmine.runs.presets import PRESETS, adapted, written
+from coalmine.reading import parse_toml
+from coalmine.runs.presets import PRESETS, from_preset, preset_text, reference
 from coalmine.runs.settings import all_tables, run_from_mapping, run_from_text, table_settings
-from coalmine.runs.settings_reference import reference
 
 TINY = {
     "training": ["rounds=2", "client.epochs=1", "noise_multiplier=0", "cohort=poisson:1.0"],
@@ -42,10 +42,11 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_file_says_what_the_preset_does_and_explains_it(name):
-    text, settings = written(PRESETS[name]), run_from_mapping(PRESETS[name].tables)
+    text, preset = from_preset(name), parse_toml(preset_text(name), name)
+    settings = run_from_mapping(preset)
     assert run_from_text(text, name) == settings
     tables = {"run": settings.run, **settings.trainings, **settings.methods}
-    for table, values in PRESETS[name].tables.items():
+    for table, values in preset.items():
         assert f"[{table}]" in text
         for key in values:
             if isinstance(values[key], dict):  # a nested table
@@ -56,7 +57,7 @@ def test_a_file_says_what_the_preset_does_and_explains_it(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_let_in(name):
-    lines = written(PRESETS[name]).splitlines()
+    lines = from_preset(name).splitlines()
     settings = [i for i, line in enumerate(lines) if re.match(r"# [a-z_]+ =", line)]
     assert len(settings) > 5
     for i in settings:
@@ -73,11 +74,12 @@ def test_the_file_of_each_preset_runs(name, run, tmp_path, monkeypatch):
     monkeypatch.setattr("coalmine.methods.canife.result.compose", lambda *periods, **terms: ([], []))
     file = tmp_path / "audit.toml"
     assert run("init", str(file), "--preset", name)[0] == 0
-    tiny = [f"{table}.{text}" for table, texts in TINY.items() if table in PRESETS[name].tables for text in texts]
+    preset = parse_toml(preset_text(name), name)
+    tiny = [f"{table}.{text}" for table, texts in TINY.items() if table in preset for text in texts]
     words = [word for text in [*tiny, *SMALLER[name]] for word in ("--set", text)]
     code, out, err = run("run", str(file), "--out", str(tmp_path / "run"), "--quiet", *words)
     assert (code, err) == (0, "")
-    assert all(audit in out for audit in PRESETS[name].tables if audit not in ("run", "training"))
+    assert all(audit in out for audit in preset if audit not in ("run", "training"))
 
 
 def test_nothing_is_overwritten(run, tmp_path):
@@ -93,21 +95,12 @@ def test_without_a_terminal_the_case_must_be_given(run, tmp_path):
     assert (code, "--preset digits, text, images, local, all" in err) == (2, True)
 
 
-def test_a_terminal_is_asked_for_data_model_and_mechanism(run, tmp_path, monkeypatch):
-    answers = iter(["digits", "mnist", "cnn", "0.8", "1.0"])
-    asked = []
+def test_a_terminal_is_asked_for_the_case(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.prompt", lambda question, default: asked.append(question) or next(answers))
-    file = tmp_path / "audit.toml"
-    assert run("init", str(file))[0] == 0
-    training = run_from_text(file.read_text(), "written").trainings["training"]
-    assert (training.data, training.model, training.noise_multiplier) == ("mnist", "cnn", 0.8)
-    assert len(asked) == 5
-
-
-def test_answers_that_are_wrong_are_refused_before_a_file_is_there():
-    with pytest.raises(InputError, match="noise"):
-        written(adapted(PRESETS["digits"], {"training.noise_multiplier": "much"}))
+    for answer, code in (("local", 0), ("locl", 2)):
+        monkeypatch.setattr("typer.prompt", lambda question, default, answer=answer: answer)
+        assert run("init", str(tmp_path / f"{answer}.toml"))[0] == code
+    assert list(run_from_text((tmp_path / "local.toml").read_text(), "written").methods) == ["ldp"]
 
 
 def test_the_committed_reference_is_what_the_settings_say():

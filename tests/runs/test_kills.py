@@ -11,7 +11,7 @@ import pytest
 
 from coalmine import __version__, files
 from coalmine.errors import InputError
-from coalmine.results.directory import FORMAT, RunDirectory
+from coalmine.results.directory import FORMAT, RunDirectory, _try_lock
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
 
@@ -59,25 +59,23 @@ def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, ru
     while not (out / "run.json").exists() and time.monotonic() < deadline:
         time.sleep(0.005)
     code, _, err = run("resume", str(out))
-    assert RunDirectory(out).in_use()
+    assert RunDirectory(out).standing()[0] == "running"
     first.kill()
     first.join()
     assert (code, "in use" in err) == (2, True)
-    assert not RunDirectory(out).in_use()
+    assert RunDirectory(out).standing()[0] == "stopped"
 
 
-def test_asking_whether_a_directory_is_in_use_never_makes_it_so(tmp_path):
+def test_a_claim_waits_for_whoever_only_asks(tmp_path):
     directory, config = RunDirectory(tmp_path), run_from_text(TINY, "tiny").to_toml()
     with directory.claimed(config):
-        assert directory.in_use()
+        assert directory.standing()[0] == "running"
     with (tmp_path / ".lock").open("r+") as asking:
-        from coalmine.results.directory import _locked
-
-        assert _locked(asking)
+        assert _try_lock(asking)
         started = time.monotonic()
         with pytest.raises(InputError, match="in use"), directory.claimed(config):
             pass
-        assert time.monotonic() - started > 0.3  # it waits for whoever only asks
+        assert time.monotonic() - started > 0.3
 
 
 def test_a_full_disk_is_a_sentence_and_the_last_checkpoint_stays(tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalmine.config import toml
+from coalmine.config import settings as toml
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.runs.settings import RunOptions, RunSettings, read_run, run_from_text
 from coalmine.simulation.settings import TrainingSettings
@@ -140,12 +140,12 @@ SCALARS = st.one_of(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow
 
 @given(st.one_of(SCALARS, st.lists(SCALARS), st.dictionaries(st.text(min_size=1), SCALARS)))
 def test_values_come_back_from_toml(content):
-    assert tomllib.loads(f"x = {toml.value(content)}") == {"x": content}
+    assert tomllib.loads(f"x = {toml.toml_value(content)}") == {"x": content}
 
 
 def test_an_explained_table_comments_out_what_is_not_set():
     settings = TrainingSettings(data="digits", rounds=40, client={"epochs": 3})
-    text = toml.table("training", settings, explained=True)
+    text = toml.toml_table("training", settings, explained=True)
     assert tomllib.loads(text) == {"training": {"data": "digits", "rounds": 40, "client": {"epochs": 3}}}
     assert text.count("\n# ") > 10
     assert "# noise_multiplier = 2.0" in text

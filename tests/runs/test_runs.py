@@ -7,75 +7,28 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.results import directory as directory_module
 from coalmine.results.directory import RunDirectory
-from coalmine.results.saved import read_run_directory
+from coalmine.results.io import read_run_directory
 from coalmine.runs.running import run
 from coalmine.runs.settings import run_from_text
-
-TOGETHER = """\
-[run]
-title = "together"
-baseline = true
-checkpoint_every = 2
-
-[training]
-data = "generated-text"
-vocabulary_size = 120
-positions = 6
-clients = 40
-rounds = 4
-cohort = "poisson:1.0"
-clip_norm = 0.5
-noise_multiplier = 1.0
-model_settings = {embedding = 8, units = 12}
-
-[one-shot]
-view = ["final-change", "updates"]
-canaries = 40
-
-[canife]
-every = 2
-trials = 12
-design.iterations = [5]
-
-[secret-sharer]
-references = 2000
-each = 4
-twins = 2
-design = "fixed"
-
-[ldp]
-trials = 300
-epsilon = [1.0]
-crafter = ["dummy-gradient"]
-view = ["white-box"]
-
-[exposure]
-"""
+from finished_runs import EVERY_METHOD
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("runs") / "together"
-    return run(run_from_text(TOGETHER, "audit.toml"), out=directory), directory
-
-
-def test_all_audits_share_one_training(together):
-    finished, directory = together
+def test_all_audits_share_one_training(every_method):
+    finished, directory = every_method
     saved = read_run_directory(directory)
     assert [r.method for r in saved.results] == [r.method for r in finished.results]
-    assert saved.methods == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
+    assert saved.methods == ["one-shot", "canife", "secret-sharer", "ldp", "exposure", "mechanism"]
     assert saved.title == "together"
     assert len(saved.trainings["training"]["history"]) == 4
     assert "recall@1 without canaries" in saved.trainings["training"]["metrics"]
     assert list(saved.content["summaries"]) == ["ldp"]
     assert saved.of("secret-sharer", ["memorization"]).extras["memorization"]["canaries"]
-    assert saved.config == run_from_text(TOGETHER, "").to_toml()
+    assert saved.config == run_from_text(EVERY_METHOD, "").to_toml()
 
 
-def test_scores_and_trials_are_kept_for_each_view(together):
-    finished, directory = together
+def test_scores_and_trials_are_kept_for_each_view(every_method):
+    finished, directory = every_method
     saved = read_run_directory(directory, scores=True)
     for result, stored in zip(finished.results, saved.results, strict=True):
         assert (stored.scores is None) is (result.scores is None)
@@ -86,38 +39,37 @@ def test_scores_and_trials_are_kept_for_each_view(together):
     assert (composed.view, composed.unit.name) == ("frozen, composed", "one user, whole training")
 
 
-def test_the_result_has_no_clock_in_it(together):
-    finished, directory = together
+def test_the_result_has_no_clock_in_it(every_method):
+    finished, directory = every_method
     assert "timing" not in (directory / "result.json").read_text()
     assert all("audit_s" in result.timing for result in finished.results)
 
 
-def test_a_run_that_is_done_is_read_and_not_run_again(together):
-    finished, directory = together
+def test_a_run_that_is_done_is_read_and_not_run_again(every_method):
+    finished, directory = every_method
     before = (directory / "result.json").read_bytes()
-    again = run(run_from_text(TOGETHER, "audit.toml"), out=directory)
+    again = run(run_from_text(EVERY_METHOD, "audit.toml"), out=directory)
     assert (directory / "result.json").read_bytes() == before
     assert [r.to_dict() for r in again.results] == json.loads(json.dumps([r.to_dict() for r in finished.results]))
     assert np.array_equal(again.results[0].scores.members, finished.results[0].scores.members)
 
 
-def test_another_config_is_refused_and_named(together):
-    _, directory = together
+def test_another_config_is_refused_and_named(every_method):
+    _, directory = every_method
     with pytest.raises(InputError, match=r"noise_multiplier = 1.0 .*noise_multiplier = 0.5"):
-        run(run_from_text(TOGETHER, "audit.toml", ["training.noise_multiplier=0.5"]), out=directory)
-    run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2", "training.device=cpu"]), out=directory)
+        run(run_from_text(EVERY_METHOD, "audit.toml", ["training.noise_multiplier=0.5"]), out=directory)
+    run(run_from_text(EVERY_METHOD, "audit.toml", ["training.workers=2", "training.device=cpu"]), out=directory)
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     with directory.claimed("x = 1"):
-        assert directory.in_use()
+        assert directory.standing()[0] == "running"
         with (
             pytest.raises(InputError, match="in use"),
             RunDirectory(tmp_path / "run").claimed("x = 1"),
         ):
             pass
-    assert not directory.in_use()
     assert directory.about()["state"] == "done"
 
 
@@ -143,8 +95,8 @@ def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path):
 
 
 def test_a_directory_of_a_newer_version_is_refused_with_both_versions(tmp_path):
-    (tmp_path / "run.json").write_text('{"format": 2, "coalmine": "9.1"}')
-    with pytest.raises(InputError, match=r"coalmine 9.1 \(format 2\).*format 1"):
+    (tmp_path / "run.json").write_text('{"format": 9, "coalmine": "9.1"}')
+    with pytest.raises(InputError, match=r"coalmine 9.1 \(format 9\).*format 2"):
         RunDirectory(tmp_path).about()
 
 
@@ -155,15 +107,15 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path):
     assert (tmp_path / "result.json").read_text() == "precious"
 
 
-def test_what_an_audit_would_say_now_is_logged(together):
-    _, directory = together
+def test_what_an_audit_would_say_now_is_logged(every_method):
+    _, directory = every_method
     rounds = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines() if '"round"' in line]
     assert any("ε̂ᵣ" in word for entry in rounds for word in entry.get("live", []))
     assert any("(updates)" in word for entry in rounds for word in entry.get("live", []))
 
 
 def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
-    wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=0"])
+    wrong = run_from_text(EVERY_METHOD, "audit.toml", ["training.rounds=0"])
     with pytest.raises(InputError, match="rounds"):
         run(wrong, out=tmp_path / "run")
     with RunDirectory(tmp_path / "run").claimed("x = 1"):
@@ -206,20 +158,3 @@ def test_a_refused_run_leaves_a_directory_of_the_user_as_it_was(tmp_path, run):
     file.write_text('[ldp]\ncrafter = "dummy-gradient"\ntrials = 60\n')
     assert run("run", str(file), "--out", str(mine))[0] == 2
     assert [path.name for path in mine.iterdir()] == ["parts"]
-
-
-def test_a_lock_that_its_holder_removed_is_opened_again(tmp_path, monkeypatch):
-    lock, attempts = directory_module._lock, []
-
-    def lock_after_removal(file, path, **options):
-        if not attempts:
-            (path / ".lock").unlink()
-        attempts.append(file)
-        lock(file, path, **options)
-
-    monkeypatch.setattr(directory_module, "_lock", lock_after_removal)
-    directory = RunDirectory(tmp_path / "run")
-    with directory._locked():
-        assert len(attempts) == 2
-        assert directory.in_use()
-    assert not directory.path.exists()

@@ -14,9 +14,9 @@ from safetensors import safe_open
 
 from coalmine.errors import Terminated
 from coalmine.results.directory import RunDirectory
+from coalmine.runs.running import Termination
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
-from coalmine.runs.termination import Termination
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and forks are others on Windows")
 
@@ -63,11 +63,11 @@ def test_a_lock_ends_with_its_owner_although_forked_workers_live_on(tmp_path):
     owner.start()
     worker = ours.recv()
     try:
-        assert RunDirectory(tmp_path).in_use()
+        assert RunDirectory(tmp_path).standing()[0] == "running"
         owner.kill()
         owner.join()
         os.kill(worker, 0)  # it lives
-        assert not RunDirectory(tmp_path).in_use()
+        assert RunDirectory(tmp_path).standing()[0] == "stopped"
     finally:
         os.kill(worker, signal.SIGKILL)
 
@@ -104,16 +104,6 @@ def test_only_the_first_sigterm_is_deferred():
         assert termination.requested
         with pytest.raises(Terminated):
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_sigterm_does_not_wait_for_a_long_round(monkeypatch):
-    monkeypatch.setattr("coalmine.runs.termination._PATIENCE", 0.05)
-    termination = Termination()
-    with termination.watched(), termination.deferred():
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Terminated, match="middle of a round"):
-            time.sleep(10)
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):

@@ -87,6 +87,7 @@ def test_several_workers_find_the_same(file, tmp_path):
     assert len(results(tmp_path / "1")) == 4
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_continues_with_what_is_missing(file, tmp_path, monkeypatch):
     values, ran = {"ldp.trials": [100, 200, 300]}, []
     whole = coalmine.sweep(file, values, out=tmp_path / "whole")

@@ -14,7 +14,7 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from coalmine import OneShot  # audit
 from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout  # audit
-from coalmine.results.files import save  # audit
+from coalmine.results.io import save  # audit
 from digits_app.task import accuracy, build
 
 app = ServerApp()

@@ -14,7 +14,6 @@ from coalmine.claims import Poisson
 from coalmine.methods.canife.pool import updates
 from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Splits, load
-from coalmine.simulation.optimizers import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def account(
 ) -> None:
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine import claims
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table, fixed
 
     if sum(value is not None for value in (noise_multiplier, epsilon, local_epsilon)) != 1:

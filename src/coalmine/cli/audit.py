@@ -207,7 +207,7 @@ def _run_settings(method: type[Method], tables: list[Any], values: Mapping[str, 
 
 def print_method(method: type[Method], results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
-    from coalmine.results.words import finding_sentences
+    from coalmine.results.summary import finding_sentences
 
     for table in method.tables(results):
         console.print_table(table)
@@ -225,7 +225,7 @@ def print_method(method: type[Method], results: MethodResults) -> None:
 
 def _print_result(result: Result) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
-    from coalmine.results.words import evidence_sentences, plural
+    from coalmine.results.summary import evidence_sentences, plural
 
     console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     claim = result.claim

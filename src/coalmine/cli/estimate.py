@@ -75,11 +75,11 @@ def estimate(
     from coalmine import stats
     from coalmine.claims.claim import Claim, parse_claim
     from coalmine.results.claim_test import check_claim
-    from coalmine.results.files import results_to_dict
     from coalmine.results.gate import judge
+    from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
-    from coalmine.results.units import SCORES
+    from coalmine.results.verdict import SCORES
     from coalmine.stats.claim_tests import seem_inverted
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:

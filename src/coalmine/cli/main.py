@@ -23,7 +23,6 @@ from coalmine.cli.exposure import exposure
 from coalmine.cli.log import log
 from coalmine.cli.plan import plan
 from coalmine.cli.sweep import sweep
-from coalmine.cli.verify import verify
 from coalmine.errors import InputError
 
 COMMANDS = "coalmine.commands"
@@ -80,9 +79,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report,
     runs.model_card,
     saved.check,
-    verify,
+    saved.verify,
     saved.compare,
-    saved.serve,
     log,
     estimate,
     exposure,

@@ -20,7 +20,7 @@ def plan(
     ],
     sampling: Annotated[
         str,
-        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, …"),
+        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epochs:N, …"),
     ] = "every-round",
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     clients: Annotated[
@@ -40,7 +40,7 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
 
     with console.busy("computing the power of the audit"):

@@ -24,7 +24,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
-    from coalmine.runs.settings import demo_settings
+    from coalmine.runs.presets import demo_settings
 
     _run(demo_settings("demo", seed), out, quiet, as_json)
     if not as_json:
@@ -53,18 +53,21 @@ def run(
     from coalmine.runs.running import directory_for
     from coalmine.runs.settings import read_run
 
-    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json, timeout, track)
+    directory = out or directory_for(file)
+    _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
+        from coalmine.runs.comparison import write_index
+
+        write_index(directory.parent)
 
 
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
-    from coalmine.results.manifest import verify
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
-    verify(directory)
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
@@ -92,7 +95,7 @@ def model_card(
     """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
     from coalmine.files import write_text
     from coalmine.report.page import model_card as card_of
-    from coalmine.results.saved import read_run_directory, refusing_damage
+    from coalmine.results.io import read_run_directory, refusing_damage
 
     with refusing_damage(directory):
         text = card_of(read_run_directory(directory), auditor=by)
@@ -106,8 +109,8 @@ def _run(
     settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
 ) -> None:
     """Run, print a summary of all methods, and draw the report."""
+    from coalmine.results.summary import finding_sentences
     from coalmine.results.tables import Table
-    from coalmine.results.words import finding_sentences
     from coalmine.runs.running import run as run_all
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``coalmine check``, ``compare``, ``serve`` and ``init``."""
+"""``coalmine check``, ``verify``, ``compare`` and ``init``."""
 
 from __future__ import annotations
 
@@ -35,27 +35,40 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim, or the limit applies to none."""
-    from coalmine.results import github as actions
-    from coalmine.results.files import results_to_dict
+    """Gate for CI: recompute everything from the scores; exit code 1 if a claim is refuted or a limit exceeded.
+
+    Bounds, claim tests and verdicts are computed again from the stored scores and settings, and stored numbers are
+    ignored. Exit code 1 also if they differ from the recomputed ones, or if the limit applies to no result.
+    """
+    from coalmine.results import ci
     from coalmine.results.gate import COLUMNS, judge
-    from coalmine.results.saved import read_run_directory
+    from coalmine.results.io import read_run_directory, refusing_damage, results_to_dict
     from coalmine.results.tables import Table
+    from coalmine.runs.recompute import recompute
 
     if github and as_json:
         raise InputError("give --github or --json, not both: annotations are lines on standard output")
     if github:
-        actions.append_to_summary()  # refuse before anything is printed
-    run = read_run_directory(directory)
-    terms = {"max_epsilon": max_epsilon, "confidence": confidence, "strict": strict}
-    gate = judge(run.results, methods=method or [], views=view or [], **terms)  # type: ignore[arg-type]
+        ci.append_to_summary()  # refuse before anything is printed
+    run = read_run_directory(directory, scores=True)
+    with console.busy("recomputing"):
+        recomputed = recompute(run)
+    with refusing_damage(directory):
+        gate = judge(
+            recomputed.results,
+            methods=method or [],
+            views=view or [],
+            max_epsilon=max_epsilon,
+            confidence=confidence,
+            strict=strict,
+        )
     if junit is not None:
-        from coalmine.results.junit import write_junit
-
-        write_junit(gate, run.title, junit)
+        ci.write_junit(gate, run.title, junit)
     if as_json:
-        judged = results_to_dict([j.result for j in gate.judgments], title=run.title, gate=gate.to_dict())
-        console.print_json({**judged, **({"provenance": origin} if (origin := dict(run.provenance)) else {})})
+        judged = {"title": run.title, "gate": gate.to_dict(), "recomputed": recomputed.to_dict()}
+        if run.provenance:
+            judged["provenance"] = dict(run.provenance)
+        console.print_json(results_to_dict([judgment.result for judgment in gate.judgments], **judged))
     else:
         shown = gate.judgments if every else gate.folded()
         # In GitHub Actions a line that starts with :: is a command, and titles and views come from files.
@@ -67,11 +80,20 @@ def check(
             hidden = len(gate.judgments) - len(shown)
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
         console.print_sentence(gate.sentence)
+        for difference in recomputed.differences:
+            console.print_sentence(f"{difference}.")
+        console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
         if github:
-            console.say(f"::{token}::", *actions.annotation_lines(gate))
-            actions.append_to_summary(actions.summary(gate, run.title))
-    if gate.failed:
+            errors = [f"::error title=results::{difference}" for difference in recomputed.differences]
+            console.say(f"::{token}::", *errors, *ci.annotation_lines(gate))
+            ci.append_to_summary(ci.step_summary(gate, run.title))
+    if gate.failed or recomputed.differences:
         raise typer.Exit(1)
+
+
+def verify(directory: Directory, as_json: AsJson = False) -> None:
+    """Recompute every bound, claim test and verdict from the stored scores: `check` without limits."""
+    check(directory, every=True, as_json=as_json)
 
 
 def compare(
@@ -85,17 +107,14 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
-    from coalmine.results.tables import Table
-    from coalmine.runs.comparison import COLUMNS, SETTINGS_COLUMNS
     from coalmine.runs.comparison import compare as compare_all
 
     comparison = compare_all(directories)
     written = []
     if html is not None:
         from coalmine.files import write_text
-        from coalmine.runs.comparison_page import comparison_page
 
-        written.append(write_text(html, comparison_page(comparison)))
+        written.append(write_text(html, comparison.to_html()))
     for path, ending in ((png, ".png"), (svg, ".svg")):
         if path is not None:
             from coalmine.report.charts import save
@@ -104,29 +123,12 @@ def compare(
     if as_json:
         console.print_json(comparison.to_dict())
         return
-    if comparison.settings:
-        columns = [*SETTINGS_COLUMNS, *comparison.runs]
-        console.print_table(Table("settings that differ", columns, comparison.settings))
+    for table in comparison.tables:
+        console.print_table(table)
         console.say()
-    console.print_table(Table(f"compared with {comparison.runs[0]}", COLUMNS, [row.cells() for row in comparison.rows]))
     console.print_sentence(comparison.sentence)
     for path in written:
         console.say("", f"written to {path}")
-
-
-def serve(
-    directory: Annotated[Path, typer.Argument(help="Directory that holds the runs.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 picks a free one.")] = 8123,
-) -> None:
-    """Serve a live page of all runs, on this machine only (127.0.0.1)."""
-    from coalmine.runs.server import Server
-
-    with Server(directory, port) as server:
-        console.say(f"runs in {directory}: {server.address} (stop with Ctrl-C)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            console.say("stopped")
 
 
 def init(
@@ -142,33 +144,19 @@ def init(
 ) -> None:
     """Write a commented settings file for `coalmine run`."""
     from coalmine.files import write_text
-    from coalmine.runs.presets import PRESETS, for_methods, written
+    from coalmine.runs.presets import PRESETS, about, for_methods, from_preset
 
     if file.exists():
         raise InputError(f"{file} already exists: choose another name")
     if preset is not None and method:
         raise InputError("give --preset or --method, not both")
-    if preset is not None:
-        text = written(PRESETS[preset])
-    elif method:
-        text = written(for_methods(method))
-    elif sys.stdin.isatty():
-        text = _ask()
-    else:
-        raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (interactive questions need a terminal)")
-    write_text(file, text)
+    name: str | None = preset
+    if name is None and not method:
+        if not sys.stdin.isatty():
+            raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (the question needs a terminal)")
+        console.say("What do you want to audit?", *(f"  {case:8} {about(case)}" for case in PRESETS))
+        name = typer.prompt("case", default="digits")
+        if name not in PRESETS:
+            raise InputError(f'unknown case "{name}". {did_you_mean(str(name), PRESETS)}')
+    write_text(file, for_methods(method or []) if name is None else from_preset(name))
     console.say(f"written to {file}: run it with `coalmine run {file}`")
-
-
-def _ask() -> str:
-    """Return the file that a few answers lead to."""
-    from coalmine.runs.presets import PRESETS, adapted, written
-
-    console.say("What do you want to audit? Press Enter to accept the default in brackets.")
-    for name, preset in PRESETS.items():
-        console.say(f"  {name:8} {preset.about}")
-    name = typer.prompt("case", default="digits")
-    if name not in PRESETS:
-        raise InputError(f'unknown case "{name}". {did_you_mean(name, PRESETS)}')
-    answers = {key: typer.prompt(question, default=default) for key, question, default in PRESETS[name].questions()}
-    return written(adapted(PRESETS[name], answers))

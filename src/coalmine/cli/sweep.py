@@ -34,7 +34,7 @@ def sweep(
     A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
     """
     from coalmine.report.charts import FORMATS, save
-    from coalmine.results.files import envelope
+    from coalmine.results.io import envelope
     from coalmine.results.tables import Table
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts

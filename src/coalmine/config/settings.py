@@ -1,7 +1,11 @@
-"""Typed settings. Unknown names and wrong values are refused with a sentence that says what is accepted."""
+"""Typed settings, from texts and from TOML. Wrong ones are refused with a sentence that says what is accepted."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -208,3 +212,101 @@ def _unknown(path: str, known: Sequence[str]) -> str:
     # A single method knows no tables but its own, and people write training.rounds.
     within = path.partition(".")[2]
     return f'unknown setting "{path}". {did_you_mean(within if within in known else path, known)}'
+
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str:
+    """Return a table of all settings that have a value.
+
+    Args:
+        name: Name of the table.
+        settings: The settings.
+        explained: Whether to write the meaning above each setting, and to comment out those that keep their defaults.
+    """
+    return "\n".join(_toml_lines(name, settings, explained))
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """Return the line of a TOML text, from 1, where a setting or its nearest table is."""
+    best: tuple[int, int] | None = None
+    prefix: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header:
+            prefix = _names(header.group(1))
+            names = prefix
+        elif key:
+            names = (*prefix, *_names(key.group(1)))
+        else:
+            continue
+        if names and tuple(path[: len(names)]) == names and (best is None or len(names) > best[0]):
+            best = len(names), number
+    return None if best is None else best[1]
+
+
+def toml_value(content: object) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    if isinstance(content, float):
+        return {math.inf: "inf", -math.inf: "-inf"}.get(content, repr(content))
+    if isinstance(content, int):
+        return str(content)
+    if isinstance(content, list | tuple):
+        return f"[{', '.join(toml_value(part) for part in content)}]"
+    if isinstance(content, Mapping):
+        return f"{{{', '.join(f'{_key(k)} = {toml_value(v)}' for k, v in content.items())}}}"
+    return _quoted(str(content))
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of nested tables as texts, by their path."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _toml_lines(name: str, settings: Settings, explained: bool) -> Iterator[str]:
+    yield f"[{name}]"
+    parts = []
+    for key, field in type(settings).model_fields.items():
+        content = getattr(settings, key)
+        changed, assignment = key in settings.model_fields_set, f"{_key(key)} = {toml_value(content)}"
+        if isinstance(content, Settings):
+            parts += [(key, content)] if changed or not explained else []
+        elif not explained:
+            if content is not None:
+                yield assignment
+        elif changed and content is not None:
+            yield from _comment(field.description or "")
+            yield assignment
+        else:
+            # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
+            example = (field.examples or [None])[0] if content is None else None
+            yield from _comment(f"{field.description}{'' if example is None else ' (not set; this is an example)'}")
+            yield f"# {_key(key)} = {toml_value(content if example is None else example)}"
+    for key, content in parts:
+        yield ""
+        yield from _toml_lines(f"{name}.{_key(key)}", content, explained)
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    # JSON strings are TOML strings, except for the one control character that JSON does not escape.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from coalmine.config.toml import flat
+from coalmine.config.settings import flat
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import write_text
 from coalmine.protocol import Audit
 from coalmine.reading import parse_toml, read_text
 from coalmine.report.page import report, unsaved
-from coalmine.results.groups import grouped
-from coalmine.results.manifest import LOG
+from coalmine.results.directory import LOG
+from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun, read_run_directory
-from coalmine.results.tables import evidence_numbers, results_markdown
+from coalmine.results.tables import evidence_numbers, grouped, results_markdown
 
 __all__ = ["Tracker", "log_run", "tracker"]
 
@@ -75,6 +74,7 @@ class Tracker:
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                 finite[_name(name)] = float(value)
+        # Results come after the last round, where the trackers' charts end.
         self.last_round = max(self.last_round, round)
         self.numbers(finite, round)
 
@@ -155,6 +155,7 @@ def tracker(to: str, *, where: Path | str | None = None, project: str = "coalmin
     Raises:
         InputError: If there is no such backend, or it is not installed.
     """
+    # Before the import, which would only say that there is no such package.
     if to not in _BACKENDS:
         raise InputError(f"there is no tracker {to!r}. {did_you_mean(to, _BACKENDS)}")
     try:

@@ -16,7 +16,7 @@ from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
-from coalmine.results.units import Unit
+from coalmine.results.verdict import Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class Method:
     @classmethod
     def check(cls, run: Any) -> None:
         """Refuse settings that do not go together with the rest of a run, with a `SettingError`."""
+
+    @classmethod
+    def views(cls, settings: Any) -> Sequence[str]:
+        """Return the views that these settings ask for: the gate fails if one has no result."""
+        return ()
 
     def insert(self, splits: Splits) -> Splits:
         """Return the data with the canaries that live in it."""

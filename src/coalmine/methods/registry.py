@@ -39,6 +39,11 @@ def is_ours(name: str) -> bool:
     return name in _OURS
 
 
+def is_installed(name: str) -> bool:
+    """Whether a method is one of coalmine's own or of an installed package."""
+    return name in _entries()
+
+
 def runnable() -> list[type[Method]]:
     """Return the methods that a run can use. Third-party ones that cannot be imported are skipped with a warning."""
     methods = []
@@ -66,7 +71,7 @@ def get(name: str) -> type[Method]:
         >>> get("one-shot").title
         'Random updates as canaries'
     """
-    if name not in _entries():
+    if not is_installed(name):
         raise InputError(f'unknown method "{name}". {did_you_mean(name, list(_entries()))}')
     target = _entries()[name]
     module, _, attribute = target.partition(":")
@@ -81,7 +86,7 @@ def get(name: str) -> type[Method]:
 
 def find(name: str) -> type[Method]:
     """Return a method by its name; one that is not installed is known by its name alone."""
-    return get(name) if name in _entries() else type(name, (Method,), {"name": name, "title": name})
+    return get(name) if is_installed(name) else type(name, (Method,), {"name": name, "title": name})
 
 
 @cache

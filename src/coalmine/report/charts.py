@@ -17,10 +17,9 @@ import numpy as np
 
 from coalmine.errors import InputError
 from coalmine.files import write_whole
-from coalmine.results import words
-from coalmine.results.groups import Group
+from coalmine.results import summary as words
 from coalmine.results.result import Result, from_json
-from coalmine.results.tables import epsilons
+from coalmine.results.tables import Group, epsilons
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.nulls import parse_null
 from coalmine.stats.rates import epsilon_by_threshold

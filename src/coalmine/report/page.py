@@ -27,14 +27,19 @@ from coalmine.errors import InputError, did_you_mean
 from coalmine.files import write_text
 from coalmine.methods import registry
 from coalmine.report import charts, subjects
-from coalmine.results import words
-from coalmine.results.directory import RunDirectory
-from coalmine.results.files import save
-from coalmine.results.groups import grouped, joint_confidence
-from coalmine.results.manifest import REPORT
+from coalmine.results import summary as words
+from coalmine.results.directory import REPORT
+from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
-from coalmine.results.tables import Table, epsilons, inline_markdown, results_markdown, score_counts
+from coalmine.results.tables import (
+    Table,
+    epsilons,
+    grouped,
+    inline_markdown,
+    joint_confidence,
+    results_markdown,
+    score_counts,
+)
 from coalmine.results.verdict import Verdict
 from coalmine.stats.estimators import CAVEATS
 
@@ -54,8 +59,7 @@ def write_report(directory: Path, *, auditor: str = "") -> Path:
     with refusing_damage(directory):
         run = read_run_directory(directory, scores=True)
         page = report(run, auditor=auditor)
-    with RunDirectory(directory).recording():
-        return write_text(run.path / REPORT, page)
+    return write_text(run.path / REPORT, page)
 
 
 def write_results(
@@ -67,7 +71,7 @@ def write_results(
         results: The results.
         path: The HTML file.
         title: Title of the report; by default the file's name, or the methods' if that is ``report``.
-        facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
+        facts: What it should say of the training, by the names in `coalmine.results.io.FACTS`.
 
     Raises:
         InputError: If there are no results.

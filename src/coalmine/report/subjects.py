@@ -14,11 +14,11 @@ from typing import Any
 
 from coalmine.claims import Claim
 from coalmine.methods import registry
-from coalmine.results import words
+from coalmine.results import summary as words
 from coalmine.results.finding import Check
-from coalmine.results.groups import Group, grouped
+from coalmine.results.io import SavedRun
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun
+from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Verdict
 
 NO_MECHANISM = "no privacy mechanism"
@@ -36,7 +36,7 @@ class Subject:
         name: Name of the training, or of the method where there is none.
         results: What was found about it.
         training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
-        facts: What its owner stated, by the names in `coalmine.results.files.FACTS`.
+        facts: What its owner stated, by the names in `coalmine.results.io.FACTS`.
     """
 
     name: str

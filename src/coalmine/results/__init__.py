@@ -1,13 +1,18 @@
-"""What audits return: results, verdicts, the gate, and the files they are written to."""
+"""What audits return, and what everything above reads.
+
+A method makes a `Result` per adversary: scores, estimates (`coalmine.stats`), a `ClaimTest` (``claim_test``) and
+findings of checks (``finding``), from which its `Verdict` (``verdict``) follows. ``gate`` judges several results
+together, at one false-alarm rate (``multiple_testing``), and ``ci`` tells CI servers. ``summary`` and ``tables``
+put results into words and side by side. ``io`` writes and reads them; ``directory`` is the run directory of
+a run that can be resumed.
+"""
 
 from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.directory import RunDirectory
-from coalmine.results.files import results_to_dict, save
 from coalmine.results.gate import Gate, judge
+from coalmine.results.io import SavedRun, read_run_directory, results_to_dict, save
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun, read_run_directory
-from coalmine.results.units import Unit
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Unit, Verdict
 
 __all__ = [
     "ClaimTest",

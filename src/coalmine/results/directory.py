@@ -1,8 +1,8 @@
-"""A run directory: used by one process at a time, with atomic files, a format version, a manifest and a log.
+"""A run directory: used by one process at a time, with atomic files, a format version and a log.
 
 ``run.json`` holds version and state, ``config.toml`` the settings, ``log.jsonl`` the events, ``checkpoint/`` the
-state of the training, ``parts/`` the results of finished methods, and ``manifest.sha256`` the digests of all of them
-but the log. All stay readable if the process is killed at any moment.
+state of the training and ``parts/`` the results of finished methods. All stay readable if the process is killed at any
+moment. `coalmine.results.io` writes what a finished run adds: results, scores and the manifest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,13 +26,13 @@ except ImportError:  # Windows
 
 from coalmine import __version__
 from coalmine.errors import InputError
-from coalmine.files import remove, write_json, write_text
-from coalmine.reading import LARGEST_SETTINGS, read_json, read_text
-from coalmine.results import manifest
-from coalmine.results.manifest import LOG, NAME, RUN, Manifest
+from coalmine.files import write_json, write_text
+from coalmine.reading import read_json, read_text
 
-FORMAT = 1
+RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.json", "log.jsonl", "report.html"
+FORMAT = 2
 _CONFIG, _LOCK = "config.toml", ".lock"
+_PATIENCE = 0.5  # seconds; other processes hold the lock briefly, to ask whether the directory is in use
 
 
 class RunDirectory:
@@ -48,26 +49,21 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The settings of the run, as TOML."""
-        return read_text(self.path / _CONFIG, most=LARGEST_SETTINGS)
+        return read_text(self.path / _CONFIG)
 
     def about(self) -> dict[str, Any]:
         """Return the content of ``run.json``.
 
         Raises:
-            InputError: If there is none, or a newer version wrote it.
+            InputError: If there is none, or another version wrote it.
         """
-        if not self.path.is_dir():
-            raise InputError(f"there is no directory {self.path}")
         if not self.exists:
             raise InputError(f"{self.path} holds no coalmine run: {RUN} is missing")
         content = read_json(self.path / RUN)
-        written = content.get("format")
-        if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-            raise InputError(f"{self.path / RUN} is damaged: its format is {written!r:.60}, not a number")
-        if written > FORMAT:
+        if content.get("format") != FORMAT:
             raise InputError(
-                f"{self.path} was written by coalmine {content.get('coalmine')!s:.30} (format {written}); this is "
-                f"coalmine {__version__}, which reads format {FORMAT}: use the newer version"
+                f"{self.path} was written by coalmine {content.get('coalmine')!s:.30} (format "
+                f"{content.get('format')!s:.30}); this is coalmine {__version__}, which reads format {FORMAT}"
             )
         return content
 
@@ -78,86 +74,57 @@ class RunDirectory:
         Raises:
             InputError: If another process has it, or it holds a run with other settings.
         """
-        with self._locked(), self._manifest(config).recording():
+        with self._locked():
+            # A killed process may have left files half written.
+            for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
+                path.unlink(missing_ok=True)
             if self.exists:
+                self.about()
                 self._check_same(config)
             else:
+                self._check_free(config)
                 write_text(self.path / _CONFIG, config)
             self._state("running")
             try:
                 yield
             except BaseException as error:
                 if isinstance(error, InputError) and self._nothing_computed():
-                    self._let_go()  # the settings can be corrected and the directory reused
+                    # The settings can be corrected and the directory reused.
+                    for name in (RUN, _CONFIG, LOG):
+                        (self.path / name).unlink(missing_ok=True)
                     raise
-                interrupted = isinstance(error, KeyboardInterrupt)
-                self._state("stopped" if interrupted else "failed", f"{error}"[:2000])
+                with suppress(InputError):  # on a full disk, the failure itself matters more
+                    self._state("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{error}"[:2000])
                 raise
             self._state("done")
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Lock a directory whose files are as its manifest says, to write more of them.
-
-        Raises:
-            InputError: If another process has it, or its files were changed.
-        """
-        with self._locked(patience=30), manifest.verify(self.path).recording():
-            yield
-
-    def _manifest(self, config: str) -> Manifest:
-        """Return the manifest for a run of ``config``: the directory's own after a check of its files, or a new one."""
-        self._remove_temporary_files()
-        if self.exists:
-            self.about()
-            return manifest.verify(self.path)
-        self._check_free(config)
-        # A run that was killed at its start has a manifest, but no run.json yet.
-        return Manifest(self.path, {}) if Manifest.read(self.path) is None else manifest.verify(self.path)
-
-    def _remove_temporary_files(self) -> None:
-        """Remove what a killed process left half written."""
-        for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
-            path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _locked(self, patience: float = 0.5) -> Iterator[None]:
-        """Lock the directory; ``patience`` is for processes that hold it briefly, to ask whether it is in use.
-
-        If there is no run in it at the end, the lock and the directories that were created for it are removed.
-        """
+    def _locked(self) -> Iterator[None]:
+        """Lock the directory. If there is no run in it at the end, remove what was created for the lock."""
         created = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        lock = self._open_lock(patience)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK).open("a+")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
         _held.add(lock)
         try:
+            until = time.monotonic() + _PATIENCE
+            while not _try_lock(lock):
+                if time.monotonic() >= until:
+                    raise InputError(
+                        f"{self.path} is in use by another process: wait for it, or choose another directory"
+                    )
+                time.sleep(0.02)
             yield
         finally:
+            _held.discard(lock)
+            lock.close()
             if not self.exists:
                 with suppress(OSError):  # a directory that holds anything stays
                     (self.path / _LOCK).unlink()
                     for path in created:
                         path.rmdir()
-            _held.discard(lock)
-            lock.close()
-
-    def _open_lock(self, patience: float) -> IO[str]:
-        """Return the locked file, which is still the directory's own."""
-        while True:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                lock = (self.path / _LOCK).open("a+")
-            except OSError as error:
-                raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
-            try:
-                _lock(lock, self.path, patience=patience)
-                if os.path.samestat(os.fstat(lock.fileno()), os.stat(self.path / _LOCK)):
-                    return lock
-            except FileNotFoundError:  # whoever held it has removed it
-                pass
-            except BaseException:
-                lock.close()
-                raise
-            lock.close()
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""
@@ -172,23 +139,13 @@ class RunDirectory:
         """Return where a method's results are kept until all methods are done."""
         return self.path / "parts" / f"{name}.json"
 
-    def in_use(self) -> bool:
-        """Whether a process has locked it."""
-        try:
-            with (self.path / _LOCK).open("r+") as lock:
-                _lock(lock, self.path)
-        except InputError:
-            return True
-        except OSError:
-            return False
-        return False
-
     def standing(self) -> tuple[str, str]:
         """Return the state of the run and a message: those of ``run.json``, unless its process was killed."""
         about = self.about()
         state, message = str(about.get("state"))[:40], str(about.get("message") or "")[:300]
-        if self.in_use():
-            return "running", ""
+        with suppress(OSError), (self.path / _LOCK).open("r+") as lock:
+            if not _try_lock(lock):
+                return "running", ""
         return ("stopped", "its process is gone") if state == "running" else (state, message)
 
     def _state(self, state: str, message: str = "") -> None:
@@ -199,36 +156,29 @@ class RunDirectory:
             "state": state,
             "message": message,
             "process": os.getpid(),
+            "started": before.get("started"),
+            "changed": _now(),
         }
-        try:
-            write_json(self.path / RUN, content | {"started": before.get("started"), "changed": _now()})
-            self.log(state, message=message)
-        except InputError:
-            if state == "running":  # if the disk is full at the end of a run, the failure itself matters more
-                raise
+        write_json(self.path / RUN, content)
+        self.log(state, message=message)
 
     def _nothing_computed(self) -> bool:
-        bookkeeping = {RUN, _CONFIG, LOG, _LOCK, NAME}
+        bookkeeping = {RUN, _CONFIG, LOG, _LOCK}
         return all(path.name in bookkeeping for path in self.path.iterdir())
-
-    def _let_go(self) -> None:
-        for name in (RUN, _CONFIG, LOG):
-            remove(self.path / name)
 
     def _check_same(self, config: str) -> None:
         theirs, ours = _essential(self.config), _essential(config)
         if theirs == ours:
             return
-        differs = next((line for line in theirs if line not in ours), None)
-        other = next((line for line in ours if line not in theirs), "nothing")
+        pairs = zip_longest(theirs, ours, fillvalue="nothing")
+        differs, other = next(pair for pair in pairs if pair[0] != pair[1])
         raise InputError(
-            f"{self.path} holds a run with other settings ({differs or 'nothing'} there, {other} here): choose another "
-            "directory"
+            f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another directory"
         )
 
     def _check_free(self, config: str) -> None:
-        taken = [name for name in ("result.json", "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / _CONFIG).exists() and self.config != config:  # a run of ours that was killed at its start
+        taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
+        if (self.path / _CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
             taken.append(_CONFIG)
         if taken:
             raise InputError(
@@ -243,16 +193,8 @@ def _essential(config: str) -> list[str]:
     return [line for line in config.splitlines() if not line.startswith(others)]
 
 
-def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:
-    """Lock an open file, or give up after ``patience`` seconds. The system unlocks it when the process ends."""
-    until = time.monotonic() + patience
-    while not _locked(file):
-        if time.monotonic() >= until:
-            raise InputError(f"{path} is in use by another process: wait for it, or choose another directory")
-        time.sleep(0.02)
-
-
-def _locked(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
+    """Lock an open file, if no other process has. The system unlocks it when the process ends."""
     try:
         if fcntl is None:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)

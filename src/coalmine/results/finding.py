@@ -115,7 +115,7 @@ class Finding:
 
     def __str__(self) -> str:
         """The sentence, with the p-value if there is one."""
-        from coalmine.results.words import p_value_text
+        from coalmine.results.summary import p_value_text
 
         text = self.sentence.rstrip(".")
         if self.p_value == 0:

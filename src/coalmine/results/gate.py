@@ -1,6 +1,7 @@
 """The gate: are the claims refuted, or do lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and ``check``.
 
-`coalmine.results.judging` judges all results together; this module decides which of them stop the gate, and says why.
+`coalmine.results.multiple_testing` judges all results together; this module decides which of them stop the gate, and
+says why. ``check`` hands it results that were computed again from their scores (`coalmine.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
-from coalmine.results import words
+from coalmine.results import summary
 from coalmine.results.finding import CHECK_RATE
-from coalmine.results.groups import share_of_claim
-from coalmine.results.judging import Judgment, judged_together
+from coalmine.results.multiple_testing import Judgment, judged_together
 from coalmine.results.result import Result, in_json
+from coalmine.results.tables import share_of_claim
 from coalmine.results.verdict import LEADING, Verdict
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
@@ -45,14 +46,20 @@ class Gate:
         return [judgment for judgment in self.judgments if self.stops(judgment)]
 
     @property
+    def checked(self) -> bool:
+        """Whether anything was tested."""
+        return any(judgment.checked for judgment in self.judgments)
+
+    @property
     def unchecked(self) -> str:
         """Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was."""
-        if self.limit is not None and not any(j.limit_applies and j.bound is not None for j in self.judgments):
+        bounded = [judgment for judgment in self.judgments if judgment.bound is not None]
+        if self.limit is not None and not any(judgment.limit_applies for judgment in bounded):
             reason = "no result has a lower bound"
-            if any(judgment.bound is not None for judgment in self.judgments):
+            if bounded:
                 reason = "it applies to none of these units. Name one with --method or --view to compare it"
             return f"the limit of {_short(self.limit)} was compared with nothing: {reason}"
-        if self.strict and not any(judgment.checked for judgment in self.judgments):
+        if self.strict and not self.checked:
             return "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
         return ""
 
@@ -78,76 +85,83 @@ class Gate:
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
+        bound = judgment.result.bound
+        proven = f"ε ≥ {_short(judgment.bound)} at δ = {'-' if bound is None else f'{bound.delta:g}'}"
         if judgment.over_limit:
-            return f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)}, above the limit of {_short(self.limit)}"
-        if judgment.verdict is Verdict.REFUTED and judgment.result.bugs:
+            return f"{proven}, above the limit of {_short(self.limit)}"
+        if judgment.verdict is not Verdict.REFUTED:
+            return f"{judgment.verdict.value}, and the gate is strict"
+        if judgment.result.bugs:
             return " ".join(map(str, judgment.result.bugs)).rstrip(".")
-        if judgment.verdict is Verdict.REFUTED and judgment.p_value is not None and judgment.result.claim_test:
-            noise = words.noise_sentence(judgment.result.claim_test).strip().rstrip(".")
-            return (
-                f"the claim of ε = {_short(judgment.claim)} is refuted, {words.p_value_text(judgment.p_value)}"
-                + f". {noise}" * bool(noise)
-            )
-        if judgment.verdict is Verdict.REFUTED:
-            return (
-                f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)} refutes the claim of {_short(judgment.claim)}"
-            )
-        return f"{judgment.verdict.value}, and the gate is strict"
+        test = judgment.result.claim_test
+        if judgment.p_value is None or test is None:
+            return f"{proven} refutes the claim of {_short(judgment.claim)}"
+        noise = summary.noise_sentence(test).strip().rstrip(".")
+        refuted = f"the claim of ε = {_short(judgment.claim)} is refuted, {summary.p_value_text(judgment.p_value)}"
+        return f"{refuted}. {noise}" if noise else refuted
 
     @property
     def sentence(self) -> str:
         """The outcome and the false-alarm rate."""
-        judged = [judgment for judgment in self.judgments if judgment.bound is not None]
         if self.failures:
+            # The evidence that is least likely by chance comes first.
             first = min(self.failures, key=_least_likely)
             text = (
                 f"{len(self.failures)} of {len(self.judgments)} results fail the gate. {first.result.method}, "
                 f"{first.result.label}: {self.reason(first)}."
             )
-            text += f" {_capitalized(self.unchecked)}." if self.unchecked else ""
+            if self.unchecked:
+                text += f" {_capitalized(self.unchecked)}."
         elif self.unchecked:
             text = f"The gate fails: {self.unchecked}."
         else:
-            limited = self.limit is not None and any(judgment.limit_applies for judgment in judged)
-            claims = sum(judgment.claim is not None for judgment in judged)
-            parts = ["The claim is" if claims == 1 else f"None of the {claims} claims is"] if claims else []
-            parts = [f"{parts[0]}{' not' * (claims == 1)} refuted"] if claims else []
-            if limited:
-                parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
-            text = ", and ".join(parts) or "Nothing was tested: no claim was stated and no limit given"
-            text = f"{_capitalized(text)}{self._doubt}. This is not a proof of privacy."
-            text += _unchecked(sum(not judgment.checked for judgment in self.judgments), len(self.judgments))
-        text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
-        text += " for all results together" if len(judged) > 1 else ""
-        checked = sum(bool(judgment.result.checks) for judgment in self.judgments)
-        text += f", and {100 * CHECK_RATE:g}% for the checks of {_each(checked)}" if checked else ""
-        text += (
-            ", not counting the verdicts suspicious and too weak, which also fail a strict gate."
-            if self.strict
-            else "."
-        )
+            text = self._passed()
+        return f"{text} {self._rates()}"
+
+    def _passed(self) -> str:
+        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
+        judged = [judgment for judgment in self.judgments if judgment.bound is not None]
+        claims = sum(judgment.claim is not None for judgment in judged)
+        parts = []
+        if claims:
+            parts.append("the claim is not refuted" if claims == 1 else f"none of the {claims} claims is refuted")
+        if self.limit is not None:
+            parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
+        text = ", and ".join(parts) or "nothing was tested: no claim was stated and no limit given"
+        doubtful, results = self.doubtful, len(self.judgments)
+        if doubtful:
+            which = f"{len(doubtful)} of {results} results {'is' if len(doubtful) == 1 else 'are'}"
+            verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in doubtful))
+            text += f", but {'the result is' if results == 1 else which} {verdicts} (--strict fails on that)"
+        text = f"{_capitalized(text)}. This is not a proof of privacy."
+        unchecked = sum(not judgment.checked for judgment in self.judgments)
+        if 0 < unchecked < results:
+            text += f" {unchecked} of {results} results {'was' if unchecked == 1 else 'were'} not checked."
+        return text
+
+    def _rates(self) -> str:
+        """Say how often a gate like this stops a correct mechanism."""
+        text = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
+        if sum(judgment.bound is not None for judgment in self.judgments) > 1:
+            text += " for all results together"
+        with_checks = sum(bool(judgment.result.checks) for judgment in self.judgments)
+        if with_checks:
+            each = "the result" if with_checks == 1 else "each result"
+            text += f", and {100 * CHECK_RATE:g}% for the checks of {each}"
+        if self.strict:
+            text += ", not counting the verdicts suspicious and too weak, which also fail a strict gate"
         if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):
             text += (
-                f" That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
-                "bounds at a high enough confidence."
+                f". That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
+                "bounds at a high enough confidence"
             )
-        return text
+        return f"{text}."
 
     @property
     def doubtful(self) -> list[Judgment]:
         """The judgments that stop the gate only if it is strict."""
         strict = replace(self, strict=True)
         return [judgment for judgment in strict.failures if judgment.checked and not self.stops(judgment)]
-
-    @property
-    def _doubt(self) -> str:
-        """What speaks against relying on a gate that nothing stops, with a comma before it; empty if nothing does."""
-        doubtful = self.doubtful
-        if not doubtful:
-            return ""
-        several = f"{len(doubtful)} of {len(self.judgments)} results {'is' if len(doubtful) == 1 else 'are'}"
-        verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in doubtful))
-        return f", but {'the result is' if len(self.judgments) == 1 else several} {verdicts} (--strict fails on that)"
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""
@@ -166,20 +180,23 @@ class Gate:
         Args:
             judgments: The judgments to list, by default all.
         """
-        return [
-            [
-                judgment.result.method,
-                judgment.result.label,
-                judgment.result.unit.name,
-                _short(judgment.bound),
-                "-" if judgment.confidence is None else f"{100 * judgment.confidence:.6g}%",
-                _short(judgment.claim),
-                "-" if judgment.p_value is None else f"{judgment.p_value:.2g}",
-                judgment.verdict.value,
-                self._remark(judgment),
-            ]
-            for judgment in (self.judgments if judgments is None else judgments)
-        ]
+        rows = []
+        for judgment in self.judgments if judgments is None else judgments:
+            result, confidence, p_value = judgment.result, judgment.confidence, judgment.p_value
+            rows.append(
+                [
+                    result.method,
+                    result.label,
+                    result.unit.name,
+                    _short(judgment.bound),
+                    "-" if confidence is None else f"{100 * confidence:.6g}%",
+                    _short(judgment.claim),
+                    "-" if p_value is None else f"{p_value:.2g}",
+                    judgment.verdict.value,
+                    self._remark(judgment),
+                ]
+            )
+        return rows
 
     def _remark(self, judgment: Judgment) -> str:
         if judgment.over_limit:
@@ -231,17 +248,17 @@ def judge(
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
     requested = 1 - check_confidence(confidence)
-    chosen = _chosen(results, methods, views)
+    for kind, names in (("method", methods), ("view", views)):
+        available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
+        for name in names:
+            if name not in available:
+                raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
+    chosen = [r for r in results if (not methods or r.method in methods) and (not views or r.view in views)]
+    if not chosen:
+        raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
     judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
     return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
-
-
-def _unchecked(count: int, of: int) -> str:
-    """Say how many results nothing was compared with; empty if there are none, or if nothing was tested at all."""
-    if count in (0, of):
-        return ""
-    return f" {count} of {of} results {'was' if count == 1 else 'were'} not checked."
 
 
 def _telling(judgment: Judgment) -> tuple[int, float]:
@@ -256,34 +273,13 @@ def _claim_of(judgment: Judgment) -> tuple[object, ...]:
     return result.unit, result.training, claim
 
 
-def _capitalized(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _each(results: int) -> str:
-    return "the result" if results == 1 else "each result"
-
-
 def _least_likely(judgment: Judgment) -> tuple[float, float, float]:
     bug = min((finding.p_value for finding in judgment.result.bugs), default=1.0)
     return (bug, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
 
 
-def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[str]) -> list[Result]:
-    for kind, names in (("method", methods), ("view", views)):
-        available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
-        for name in names:
-            if name not in available:
-                raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
-    chosen = [r for r in results if (not methods or r.method in methods) and (not views or r.view in views)]
-    if not chosen:
-        raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
-    return chosen
-
-
-def _delta(judgment: Judgment) -> str:
-    bound = judgment.result.bound
-    return "-" if bound is None else f"{bound.delta:g}"
+def _capitalized(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _short(value: float | None) -> str:

@@ -3,27 +3,138 @@
 from __future__ import annotations
 
 import math
+import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self, SupportsIndex, overload
 
 import numpy.typing as npt
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
-from coalmine.results import words
+from coalmine.results import summary
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Finding
-from coalmine.results.provenance import environment
-from coalmine.results.showing import Showable
-from coalmine.results.units import Unit, unit_named
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Unit, Verdict, unit_named
 from coalmine.stats import Estimate, Scores
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
 _CALIBRATED = ("gaussian-shift",)  # intervals that cover as often as they say
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """Return the versions of Python and the main packages, and the platform."""
+    versions = {name: metadata.version(name) for name in ("numpy", "scipy", "torch", "dp-accounting")}
+    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}
+
+
+class Showable:
+    """One result or several, with the methods that show them.
+
+    Drawing and report are layers above this one and slow to import, so their imports are inside the methods: the only
+    ones that point upward, listed in the import contract.
+    """
+
+    def _shown(self) -> Sequence[Result]:
+        """Return the results to show."""
+        raise NotImplementedError
+
+    def plot(self, kind: str = "epsilon") -> Any:
+        """Return an altair chart, which notebooks draw and ``chart.save("figure.png")`` writes.
+
+        Args:
+            kind: ``"epsilon"`` (claim, lower bound, and best guess with its interval), ``"roc"``, ``"scores"``, or
+                ``"rounds"`` (along the training, for CANIFE).
+
+        Raises:
+            InputError: If there is no such chart, or the results have nothing to draw in it.
+
+        Example:
+            >>> from coalmine import check_mechanism
+            >>> result = check_mechanism(lambda total: total, dim=500, canaries=20)
+            >>> result.plot("roc").to_dict()["height"]
+            210
+        """
+        from coalmine.report.page import plot
+
+        return plot(self._shown(), kind)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row per estimate, beside the claim and the verdict.
+
+        Raises:
+            InputError: If pandas is not installed.
+        """
+        from coalmine.results.tables import estimates_frame
+
+        return estimates_frame(self._shown())
+
+    def scores_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row per score: method, view, canary, member, score and round.
+
+        Raises:
+            InputError: If pandas is not installed.
+        """
+        from coalmine.results.tables import scores_frame
+
+        return scores_frame(self._shown())
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table with one row per result, and what was found.
+
+        Example:
+            >>> from coalmine import check_mechanism
+            >>> print(check_mechanism(lambda total: total, dim=500, canaries=100).to_markdown().splitlines()[0])
+            | method | view | unit | claimed ε | lower bound | best guess | by | verdict |
+        """
+        from coalmine.results.tables import results_markdown
+
+        return results_markdown(self._shown())
+
+    def save(
+        self, directory: Path | str, *, facts: Mapping[str, object] | None = None, overwrite: bool = False
+    ) -> None:
+        """Write the results to a directory, which `coalmine.load` and the command line read.
+
+        Args:
+            directory: Where to write; it is created if needed.
+            facts: What the report and the model card should say of the training, such as ``{"data": "digits",
+                "users": 50}``; `coalmine.results.io.FACTS` has all names.
+            overwrite: Whether to replace the results that an earlier `save` wrote there.
+
+        Raises:
+            InputError: If the directory holds a run, or results and ``overwrite`` is False.
+        """
+        from coalmine.results.io import save
+
+        save(self._shown(), directory, facts=facts, overwrite=overwrite)
+
+    def report(
+        self, path: Path | str = "report.html", *, title: str = "", facts: Mapping[str, object] | None = None
+    ) -> Path:
+        """Write a report: one HTML file that opens offline.
+
+        Args:
+            path: The file.
+            title: Title of the report; by default the file's name, or the methods' if that is ``report``.
+            facts: What it should say of the training, as for `save`.
+        """
+        from coalmine.report.page import write_results
+
+        return write_results(self._shown(), Path(path), title, facts)
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from coalmine.report.page import as_html
+
+        return as_html(self._shown())
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,14 +170,14 @@ class Result(Showable):
         details: JSON-ready findings that only the method's own section of the report reads.
         arrays: Further arrays to save beside the scores.
         recipe: JSON-ready terms that, with scores, arrays and claim, give the estimates and the test again
-            (`coalmine.methods.registry.Method.recompute`). Empty if they cannot be recomputed.
+            (`coalmine.methods.method.Method.recompute`). Empty if they cannot be recomputed.
         provenance: Versions of what computed it.
 
     Raises:
         InputError: If ``claim_test`` is the test of another claim than ``claim``.
 
     Example:
-        >>> from coalmine.results.units import USER
+        >>> from coalmine.results.verdict import USER
         >>> from coalmine.stats import Scores, estimate
         >>> inserted, held_out = [3.1, 2.7, 3.5, 2.9, 3.3], [0.1, -0.4, 0.3, 0.0, 0.2]
         >>> result = Result(
@@ -82,8 +193,8 @@ class Result(Showable):
     unit: Unit
     adversary: str
     score_name: str
-    side_names: tuple[str, str] = (words.INSERTED, "held out")
-    odds: str = words.FLAGGING
+    side_names: tuple[str, str] = (summary.INSERTED, "held out")
+    odds: str = summary.FLAGGING
     seed: int
     estimates: Sequence[Estimate]
     scores: Scores | None = None
@@ -120,11 +231,11 @@ class Result(Showable):
 
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
-        return "\n".join(words.in_lines(self))
+        return "\n".join(summary.in_lines(self))
 
     def __repr__(self) -> str:
         """The verdict and the numbers in one line."""
-        return f"<{type(self).__name__} {words.in_one_line(self)}>"
+        return f"<{type(self).__name__} {summary.in_one_line(self)}>"
 
     def _shown(self) -> Sequence[Result]:
         return (self,)
@@ -229,7 +340,7 @@ class Result(Showable):
     @property
     def summary(self) -> str:
         """The verdict and the evidence in a few sentences."""
-        return " ".join([*map(words.finding_sentence, self.findings), words.evidence_sentences(self)])
+        return " ".join([*map(summary.finding_sentence, self.findings), summary.evidence_sentences(self)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
@@ -278,8 +389,53 @@ class Result(Showable):
         return cls(**plain, scores=scores, arrays=arrays or {})
 
 
+class Results(tuple[Result, ...], Showable):
+    """Several results. They can be shown like one, and indexed like a tuple.
+
+    Args:
+        results: The results.
+
+    Example:
+        >>> from coalmine import check_mechanism
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> results = Results([result, result])
+        >>> results[:1]
+        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+        >>> len(str(results).splitlines())  # a table
+        3
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, results: Iterable[Result] = ()) -> Results:
+        """Return the results as one object."""
+        return super().__new__(cls, results)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> Results: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Result | Results:
+        """Return one result, or several of them."""
+        picked = super().__getitem__(index)
+        return Results(picked) if isinstance(index, slice) else picked  # type: ignore[arg-type,return-value]
+
+    def _shown(self) -> Sequence[Result]:
+        return tuple(self)
+
+    def __str__(self) -> str:
+        """The results as a table."""
+        from coalmine.results.tables import results_text
+
+        return results_text(self)
+
+    def __repr__(self) -> str:
+        """Each result in a few summary."""
+        return f"Results([{', '.join(map(repr, self))}])"
+
+
 def _short(claim: Claim | None) -> str:
-    """Return a claim in a few words."""
+    """Return a claim in a few summary."""
     return "none" if claim is None else f"ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
 
 
@@ -295,7 +451,7 @@ def claim_from_dict(content: Mapping[str, Any] | None) -> Claim | None:
 
 
 def from_json(value: Any) -> Any:
-    """Return a value of a result file as a Python value; infinity and NaN are written as words."""
+    """Return a value of a result file as a Python value; infinity and NaN are written as summary."""
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 

@@ -1,17 +1,146 @@
-"""Tables of texts, for terminals and files."""
+"""Results side by side: grouped by what they are about, and as tables for terminals, files and pandas.
+
+Figures for different units are different quantities, so groups keep them apart.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 
-from coalmine.results import words
-from coalmine.results.groups import shown_results
+import numpy as np
+
+from coalmine.errors import InputError
+from coalmine.results import summary
+from coalmine.results.finding import Finding
 from coalmine.results.result import Result, in_json
+from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
 from coalmine.stats import Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Results about the same unit of the same training.
+
+    Args:
+        title: The unit, and the training if it is not the one that methods share.
+        results: The results to show, the most telling of each variant.
+    """
+
+    title: str
+    results: Sequence[Result]
+
+    @property
+    def bounded(self) -> list[Result]:
+        """The results with a valid lower bound."""
+        return [result for result in self.results if result.decisive is not None]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict on a claim; results that are only estimates do not decide beside those with a bound."""
+        return _overall(_deciding(self.bounded or self.results))
+
+    @property
+    def strongest(self) -> Result | None:
+        """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
+        verdict = self.verdict
+        leading = [result for result in _deciding(self.bounded) if result.verdict is verdict]
+        return max(leading, key=lambda r: (bool(r.bugs), share_of_claim(r), _bound(r)), default=None)
+
+    @property
+    def bugs(self) -> list[Finding]:
+        """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
+        checks = list(dict.fromkeys(finding.check for result in self.results for finding in result.bugs))
+        by_result = [[[f for f in result.bugs if f.check == check] for result in self.results] for check in checks]
+        return [
+            finding
+            for candidates in by_result
+            for finding in min(filter(None, candidates), key=lambda bugs: min(bug.p_value for bug in bugs))
+        ]
+
+    @property
+    def claims(self) -> list[float]:
+        """The different claimed ε, in ascending order."""
+        return sorted({result.claim.epsilon for result in self.results if result.claim is not None})
+
+    @property
+    def claim(self) -> float | None:
+        """The claim to show: the one that the strongest result is compared with, else the largest."""
+        strongest = self.strongest
+        if strongest is not None and strongest.claim is not None:
+            return strongest.claim.epsilon
+        return max(self.claims, default=None)
+
+
+def grouped(results: Sequence[Result]) -> list[Group]:
+    """Group results by unit and training: alarms, then whole releases, then rounds and phrases; the worst first.
+
+    Of results that differ only in their variant, the most telling of each view is kept.
+    """
+    groups: dict[str, list[Result]] = {}
+    for result in shown_results(results):
+        special = result.training not in ("", "training")
+        title = f"{result.unit.name} ({result.training})" if special else result.unit.name
+        groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
+    made = [Group(title=title, results=members) for title, members in groups.items()]
+    return sorted(made, key=_place)
+
+
+def _deciding(results: Sequence[Result]) -> list[Result]:
+    """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
+    by_claim: dict[object, list[Result]] = {}
+    for result in results:
+        claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
+        by_claim.setdefault(claim, []).append(result)
+    tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
+    return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
+
+
+def _place(group: Group) -> tuple[bool, bool, int]:
+    """Return what groups are sorted by."""
+    alarm = group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)
+    return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
+
+
+def _overall(results: Sequence[Result]) -> Verdict:
+    return overall(result.verdict for result in results)
+
+
+def joint_confidence(results: Sequence[Result]) -> float:
+    """Return the confidence with which all bounds hold at once, at least (a union bound)."""
+    misses = [1 - (result.bound.confidence or 0.0) for result in results if result.bound is not None]
+    return max(0.0, 1 - sum(misses))
+
+
+def share_of_claim(result: Result) -> float:
+    """Return the bound as a share of the claim; 0 without a finite claim."""
+    bound, claim = result.decisive, result.claim
+    if bound is None or claim is None or not claim.epsilon or math.isinf(claim.epsilon):
+        return 0.0
+    return bound.epsilon / claim.epsilon
+
+
+def shown_results(results: Sequence[Result]) -> list[Result]:
+    """Return the results to list: all, but of several variants only the most telling of each view."""
+    variants: dict[tuple[str, ...], list[Result]] = {}
+    for i, result in enumerate(results):
+        variant = "" if result.variant else str(i)
+        key = (result.method, result.view, result.training, result.unit.name, variant)
+        variants.setdefault(key, []).append(result)
+    return [max(_deciding(several), key=_telling) for several in variants.values()]
+
+
+def _telling(result: Result) -> tuple[int, float, float]:
+    """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
+    return (-LEADING.index(result.verdict), share_of_claim(result), _bound(result))
+
+
+def _bound(result: Result) -> float:
+    return 0.0 if result.decisive is None else result.decisive.epsilon
 
 
 @dataclass(frozen=True)
@@ -32,7 +161,7 @@ class Table:
                 fixed(e.lower, 3),
                 fixed(e.upper, 3),
                 "-" if e.threshold is None else f"{e.threshold:.4g}",
-                words.kind(e),
+                summary.kind(e),
             ]
             for e in estimates
         ]
@@ -62,12 +191,12 @@ EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
 def results_text(results: Sequence[Result]) -> str:
     """Return results in columns, and below them what was found."""
-    return "\n".join([Table.of_results(results, "").to_text(), *words.finding_sentences(results)])
+    return "\n".join([Table.of_results(results, "").to_text(), *summary.finding_sentences(results)])
 
 
 def results_markdown(results: Sequence[Result]) -> str:
     """Return results as a Markdown table, and below it what was found."""
-    remarks = [f"- {remark}" for remark in words.finding_sentences(results)]
+    remarks = [f"- {remark}" for remark in summary.finding_sentences(results)]
     return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
 
 
@@ -128,3 +257,102 @@ def fixed(value: float | None, digits: int) -> str:
     if value is None:
         return "-"
     return "∞" if value == math.inf else f"{value:.{digits}f}"
+
+
+_TRIALS = ("scores", "present", "round")  # arrays of a method whose canaries have a score in each of many trials
+
+
+def estimates_frame(results: Sequence[Result]) -> Any:
+    """Return one row per estimate, beside the claim and the verdict.
+
+    Args:
+        results: The results.
+
+    Raises:
+        InputError: If pandas is not installed.
+    """
+    rows = [
+        {
+            "method": result.method,
+            "view": result.view,
+            "variant": result.variant,
+            "training": result.training,
+            "unit": result.unit.name,
+            "verdict": result.verdict.value,
+            "claimed_epsilon": None if result.claim is None else result.claim.epsilon,
+            "p_value": None if result.claim_test is None else result.claim_test.p_value,
+            "estimator": estimate.method,
+            "epsilon": estimate.epsilon,
+            "lower": estimate.lower,
+            "upper": estimate.upper,
+            "delta": estimate.delta,
+            "confidence": estimate.confidence,
+            "is_bound": estimate.valid,
+        }
+        for result in results
+        for estimate in result.estimates
+    ]
+    numbers = ["claimed_epsilon", "p_value", "epsilon", "lower", "upper", "delta", "confidence"]
+    return as_frame(rows, numbers)
+
+
+def scores_frame(results: Sequence[Result]) -> Any:
+    """Return one row per score: method, view, variant, canary, member, score, and the round where scores have one.
+
+    Args:
+        results: The results. Those without scores have no rows.
+
+    Raises:
+        InputError: If pandas is not installed.
+    """
+    pandas = _pandas()
+    tables = [
+        pandas.DataFrame({"method": result.method, "view": result.view, "variant": result.variant, **_columns(result)})
+        for result in results
+        if result.scores is not None
+    ]
+    columns = ["method", "view", "variant", "canary", "member", "score", "round"]
+    return pandas.concat(tables, ignore_index=True) if tables else pandas.DataFrame(columns=columns)
+
+
+def as_frame(rows: Sequence[Mapping[str, Any]], numbers: Sequence[str] = ()) -> Any:
+    """Return rows as a DataFrame.
+
+    Args:
+        rows: A value by the name of its column, for each row.
+        numbers: Columns that hold numbers, also where all are missing.
+
+    Raises:
+        InputError: If pandas is not installed.
+    """
+    return _pandas().DataFrame(list(rows)).astype(dict.fromkeys(numbers, float) if rows else {})
+
+
+def _columns(result: Result) -> dict[str, Any]:
+    """Return the columns that differ within a result."""
+    assert result.scores is not None
+    arrays = result.arrays
+    if all(name in arrays for name in _TRIALS) and np.ndim(arrays["scores"]) == 2:
+        trials, canaries = np.shape(arrays["scores"])
+        return {
+            "canary": np.tile(np.arange(canaries), trials),
+            "member": np.ravel(arrays["present"]),
+            "score": np.ravel(arrays["scores"]),
+            "round": np.repeat(arrays["round"], canaries),
+        }
+    sides = result.scores.members, result.scores.observed
+    names = arrays.get("inserted_canaries"), arrays.get("held_out_canaries")
+    numbered = [np.arange(side.size) if name is None else name for side, name in zip(sides, names, strict=True)]
+    return {
+        "canary": np.concatenate(numbered),
+        "member": np.repeat([True, False], [side.size for side in sides]),
+        "score": np.concatenate(sides),
+        "round": None,
+    }
+
+
+def _pandas() -> Any:
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise InputError("DataFrames need pandas: pip install pandas") from None

@@ -1,28 +1,30 @@
-"""Runs side by side: which settings differ, what each run shows, and which differences are more than noise."""
+"""Runs side by side: which settings differ, what each run shows, which differences are more than noise; and a page that
+lists all runs of a directory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from coalmine import __version__
 from coalmine.arrays import Floats
-from coalmine.config.toml import flat
+from coalmine.config.settings import flat
 from coalmine.errors import InputError, check_kind
+from coalmine.files import write_text
 from coalmine.reading import parse_toml
-from coalmine.results.frames import as_frame
-from coalmine.results.groups import Group
+from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
+from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.saved import SavedRun, read_run_directory
-from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_in_json
+from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, evidence_in_json, grouped
 from coalmine.stats import Estimate
 
-SETTINGS_COLUMNS = ["setting"]
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
@@ -54,6 +56,7 @@ class Shift:
         gap = float(members.mean() - nonmembers.mean())
         centered = nonmembers - nonmembers.mean()
         squares = float(np.sum(centered**2))
+        # Sums of squares without each of the scores in turn, in closed form.
         without = squares - centered**2 * k / (k - 1)
         if not np.all(without > 1e-12 * squares):
             return None
@@ -94,21 +97,10 @@ class Row:
     run: str
     difference: str
 
-    def cells(self) -> list[str]:
-        """Return the cells of the table, under `COLUMNS`."""
-        result = self.result
-        return [result.method, result.label, self.run, *evidence_cells(result), self.difference]
-
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
-        result = self.result
-        return {
-            "method": result.method,
-            "view": result.label,
-            "run": self.run,
-            **evidence_in_json(result),
-            "difference": self.difference,
-        }
+        about = {"method": self.result.method, "view": self.result.label, "run": self.run}
+        return {**about, **evidence_in_json(self.result), "difference": self.difference}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +130,15 @@ class Comparison:
             "that of the canaries' scores, not of another training. Estimates are compared, not bounds."
         )
 
+    @property
+    def tables(self) -> list[Table]:
+        """The settings that differ, if any, and the results."""
+        tables = []
+        if self.settings:
+            tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
+        cells = [[r.result.method, r.result.label, r.run, *evidence_cells(r.result), r.difference] for r in self.rows]
+        return [*tables, Table(f"compared with {self.runs[0]}", COLUMNS, cells)]
+
     def plot(self) -> Any:
         """Return an altair chart: claim, lower bound and best guess of every run, grouped by method and view."""
         from coalmine.report import charts
@@ -155,22 +156,21 @@ class Comparison:
         Raises:
             InputError: If pandas is not installed.
         """
-        return as_frame(self.to_dict()["rows"])
+        return as_frame([row.to_dict() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison, ready for JSON."""
-        return {
-            "runs": self.runs,
-            "sentence": self.sentence,
-            "settings": [
-                {"setting": name, **dict(zip(self.runs, values, strict=True))} for name, *values in self.settings
-            ],
-            "rows": [row.to_dict() for row in self.rows],
-        }
+        settings = [{"setting": name, **dict(zip(self.runs, values, strict=True))} for name, *values in self.settings]
+        rows = [row.to_dict() for row in self.rows]
+        return {"runs": self.runs, "sentence": self.sentence, "settings": settings, "rows": rows}
+
+    def to_html(self) -> str:
+        """Return the tables as a page that opens offline."""
+        return _page(f"{len(self.runs)} runs side by side", self.sentence, self.tables, marked=[DIFFERS])
 
     def __str__(self) -> str:
         """The results as a table, and what they say together."""
-        return f"{Table('', COLUMNS, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
+        return f"{self.tables[-1].to_text()}\n{self.sentence}"
 
 
 def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
@@ -185,20 +185,71 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
 
     Example:
         >>> import numpy as np
-        >>> from coalmine import audit_mechanism
+        >>> from coalmine import check_mechanism
         >>> def noisy(noise):
         ...     rng = np.random.default_rng(0)
-        ...     return audit_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
+        ...     return check_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
         >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
         >>> [row.difference for row in comparison.rows]
         ['', 'differs beyond noise (95%)']
     """
     if len(runs) < 2:
         raise InputError(f"comparing takes two runs or more, got {len(runs)}")
-    named = isinstance(runs, Mapping)
-    saved = [_saved(run, number) for number, run in enumerate(runs.values() if isinstance(runs, Mapping) else runs, 1)]
-    names = list(map(str, runs)) if named else _names(saved)
-    return _compared(saved, names)
+    several = list(runs.values() if isinstance(runs, Mapping) else runs)
+    saved = [_saved(run, number) for number, run in enumerate(several, 1)]
+    names = list(map(str, runs)) if isinstance(runs, Mapping) else _names(saved)
+    # Results are matched by method and label; of several with the same, by their order.
+    matched: dict[tuple[str, str, int], list[tuple[str, Result]]] = {}
+    for name, run in zip(names, saved, strict=True):
+        seen: list[tuple[str, str]] = []
+        for result in run.results:
+            key = (result.method, result.label)
+            matched.setdefault((*key, seen.count(key)), []).append((name, result))
+            seen.append(key)
+    rows = []
+    for same in matched.values():
+        first = same[0][1]
+        for name, result in same:
+            rows.append(Row(result=result, run=name, difference="" if result is first else _difference(first, result)))
+    return Comparison(runs=names, settings=_settings(saved), rows=rows)
+
+
+def write_index(root: Path) -> Path:
+    """Write ``index.html`` into a directory of runs: the state, headline and report of each."""
+    rows, links = [], {}
+    for path in sorted(root.iterdir()):
+        if not (path / RUN).is_file() and not (path / RESULT).is_file():
+            continue
+        title, state, unit, evidence = path.name, "done", "", [""] * len(EVIDENCE)
+        try:
+            if (path / RESULT).is_file():
+                run = read_run_directory(path)
+                group = grouped(run.results)[0]
+                title, unit = run.title, group.title
+                evidence = evidence_cells(group.strongest or group.results[0])
+            else:
+                state = RunDirectory(path).standing()[0]
+        except InputError as error:
+            state = str(error)
+        rows.append([path.name, title, state, unit, *evidence])
+        if (path / REPORT).is_file():
+            links[path.name] = f"{path.name}/{REPORT}"
+    table = Table("Runs", ["run", "title", "state", "unit", *EVIDENCE], rows)
+    sentence = "Each row shows the strongest result of a run; the name leads to its report."
+    return write_text(root / "index.html", _page("Runs", sentence, [table], links=links))
+
+
+def _page(
+    title: str, sentence: str, tables: Sequence[Table], *, marked: Collection[str] = (), links: Mapping[str, str] = {}
+) -> str:
+    """Return tables as a page; ``marked`` cells are highlighted, and ``links`` has the addresses of others."""
+    from jinja2 import Environment  # slow to import
+
+    text = (resources.files("coalmine.runs") / "page.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, trim_blocks=True).from_string(text)
+    return template.render(
+        title=title, sentence=sentence, tables=tables, marked=marked, links=links, version=__version__
+    )
 
 
 def _saved(run: Comparable, number: int) -> SavedRun:
@@ -213,56 +264,29 @@ def _saved(run: Comparable, number: int) -> SavedRun:
     return SavedRun(path=Path(f"run {number}"), content={}, results=results)
 
 
-def _compared(runs: Sequence[SavedRun], names: list[str]) -> Comparison:
-    labeled = [_by_label(run) for run in runs]
-    rows = []
-    for key in dict.fromkeys(key for results in labeled for key in results):
-        first: Result | None = None
-        for name, results in zip(names, labeled, strict=True):
-            if key not in results:
-                continue
-            result = results[key]
-            rows.append(Row(result=result, run=name, difference="" if first is None else _difference(first, result)))
-            first = first or result
-    return Comparison(runs=names, settings=_settings(runs), rows=rows)
-
-
 def _names(runs: Sequence[SavedRun]) -> list[str]:
     """Return the directories' names, with as much of each path as makes them unique."""
     paths = [run.path.resolve() for run in runs]
     if len(set(paths)) < len(paths):
         raise InputError(f"{next(str(p) for p in paths if paths.count(p) > 1)} is listed twice")
-    for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = ["/".join(path.parts[-depth:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in paths]
-
-
-def _by_label(run: SavedRun) -> dict[tuple[str, str, int], Result]:
-    """Return the results by method and label, with a number where several have the same."""
-    results: dict[tuple[str, str, int], Result] = {}
-    for result in run.results:
-        same = sum(key[:2] == (result.method, result.label) for key in results)
-        results[result.method, result.label, same] = result
-    return results
+    depth = 1
+    while len(names := ["/".join(path.parts[-depth:]) for path in paths]) > len(set(names)):
+        depth += 1
+    return names
 
 
 def _difference(first: Result, second: Result) -> str:
     """Say whether two results differ by more than noise."""
-    if _delta(first) != _delta(second):
+    deltas = [None if result.bound is None else result.bound.delta for result in (first, second)]
+    if deltas[0] != deltas[1]:
         return "not compared: different δ"
-    intervals = _interval(first), _interval(second)
-    if intervals[0] is not None and intervals[1] is not None:
-        return DIFFERS if intervals_differ(intervals[0], intervals[1]) else WITHIN
-    shifts = _shift(first), _shift(second)
-    if shifts[0] is None or shifts[1] is None:
+    one, other = _interval(first), _interval(second)
+    if one is not None and other is not None:
+        return DIFFERS if intervals_differ(one, other) else WITHIN
+    shift, other_shift = _shift(first), _shift(second)
+    if shift is None or other_shift is None:
         return "not compared: no scores, too few, or constant"
-    return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
-
-
-def _delta(result: Result) -> float | None:
-    return None if result.bound is None else result.bound.delta
+    return DIFFERS if shift.differs(other_shift) else WITHIN
 
 
 def _interval(result: Result) -> Estimate | None:
@@ -278,11 +302,10 @@ def _shift(result: Result) -> Shift | None:
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return a row for each setting that is not the same in all runs."""
-    by_run = [dict(flat(_content(run))) for run in runs]
-    keys = dict.fromkeys(key for settings in by_run for key in settings)
-    rows = [[key, *(settings.get(key, "-") for settings in by_run)] for key in keys if key != "run.title"]
-    return [row for row in rows if len(set(row[1:])) > 1]
-
-
-def _content(run: SavedRun) -> dict[str, Any]:
-    return parse_toml(run.config or "", run.path / "config.toml")
+    by_run = [dict(flat(parse_toml(run.config or "", run.path / "config.toml"))) for run in runs]
+    rows = []
+    for key in dict.fromkeys(key for settings in by_run for key in settings):
+        values = [settings.get(key, "-") for settings in by_run]
+        if key != "run.title" and len(set(values)) > 1:
+            rows.append([key, *values])
+    return rows

@@ -1,39 +1,56 @@
-"""From settings to results: trainings with their audits, in a resumable run directory."""
+"""From settings to results: training runs with their audits, in a resumable run directory.
+
+`run` prepares all methods, so that wrong settings are refused before anything is trained. Methods that audit the same
+training share it: each puts its canaries into the data and adds its audits, then the training runs once. What is
+finished is written at once: checkpoints of the training, scores, and a part for each method. A run that was killed
+reads these back, so it gives the same bytes.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
+from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
-from coalmine.results.directory import RunDirectory
-from coalmine.results.files import envelope, write_content, write_method_results
-from coalmine.results.manifest import PROVENANCE
-from coalmine.results.provenance import provenance
-from coalmine.results.result import MethodResults
-from coalmine.results.saved import read_extras, read_part, read_results, read_run_directory, read_training_part
-from coalmine.results.showing import Results
+from coalmine.results.directory import PROVENANCE, RunDirectory
+from coalmine.results.io import (
+    MANIFEST,
+    check_manifest,
+    envelope,
+    provenance,
+    read_extras,
+    read_results,
+    read_run_directory,
+    refusing_damage,
+    write_content,
+    write_method_results,
+)
+from coalmine.results.result import MethodResults, Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
-from coalmine.runs.termination import Termination
-from coalmine.threads import single_thread
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from coalmine.simulation.data import Splits
     from coalmine.simulation.rounds import Rounds
     from coalmine.simulation.settings import TrainingSettings
 
 QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
+_LIVE = 20  # how often along a training audits say what they see so far
+
+Watch = Callable[[int, Mapping[str, float]], object]
+"""Called with the number of a round and what is known after it, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +82,7 @@ class Finished:
 
         if self.directory is None:
             raise InputError("a report is drawn from a run directory: call run with out=, or run a file")
-        page = report(read_run_directory(self.directory, scores=True))
-        with RunDirectory(self.directory).recording():  # the page may be in the run directory
-            return write_text(Path(path), page)
-
-
-Watch = Callable[[int, Mapping[str, float]], object]
-"""Called with the number of a round and what is known after it, by name."""
+        return write_text(Path(path), report(read_run_directory(self.directory, scores=True)))
 
 
 @shown_if_slow()
@@ -93,11 +104,15 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
         False
     """
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
-    directory = None if out is None else Path(out)
+    directory = None if out is None else RunDirectory(out)
     if not isinstance(settings, RunSettings):
         path = Path(settings)
-        settings, directory = read_run(path), directory or directory_for(path)
-    return _Run(settings, None if directory is None else RunDirectory(directory), watch).finished()
+        settings, directory = read_run(path), directory or RunDirectory(directory_for(path))
+    claim = nullcontext() if directory is None else directory.claimed(settings.to_toml())
+    with Termination().watched() as termination, claim:
+        if directory is not None and (directory.path / MANIFEST).is_file():
+            check_manifest(directory.path)  # a finished run is read, not computed again
+        return _Run(settings, directory, watch, termination).finished()
 
 
 def directory_for(file: Path) -> Path:
@@ -105,171 +120,79 @@ def directory_for(file: Path) -> Path:
     return Path("runs") / file.stem
 
 
-@dataclass(frozen=True)
-class _Group:
-    """The jobs that share a training, or that need none."""
-
-    table: str | None
-    settings: TrainingSettings | None
-    jobs: dict[str, Method]
-
-    def splits(self) -> Splits:
-        """Return the data, with as many users set aside as any job wants."""
-        assert self.settings is not None
-        with _naming(self.table):
-            return self.settings.splits(pool_fraction=max(job.pool_fraction for job in self.jobs.values()))
-
-    def build(self, splits: Splits, audits: bool) -> Rounds:
-        """Return the training, with or without the audits."""
-        assert self.settings is not None
-        module = self.module(splits)
-        added: list[Any] = []
-        for name, job in self.jobs.items() if audits else ():
-            with _naming(name):
-                added += job.audits(splits, module)
-        with _naming(self.table):
-            special = (job.build_training(splits, module, added) for job in self.jobs.values())
-            return next((training for training in special if training is not None), None) or self.settings.training(
-                splits, module, added
-            )
-
-    def module(self, splits: Splits) -> nn.Module:
-        """Return the model."""
-        assert self.settings is not None
-        with _naming(self.table):
-            return self.settings.module(splits)
-
-
-@dataclass
 class _Run:
     """A run in progress."""
 
-    settings: RunSettings
-    directory: RunDirectory | None = None
-    watch: Watch | None = None
-    timing: dict[str, float] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
-    """The training that each method audited, also where it reads from another method."""
-    termination: Termination = field(default_factory=Termination)
+    def __init__(
+        self, settings: RunSettings, directory: RunDirectory | None, watch: Watch | None, termination: Termination
+    ) -> None:
+        self.settings, self.directory, self.watch, self.termination = settings, directory, watch, termination
+        self.path = None if directory is None else directory.path
+        self.timing: dict[str, float] = {}
 
     def finished(self) -> Finished:
-        """Run to the end and write the results."""
-        claim = nullcontext() if self.directory is None else self.directory.claimed(self.settings.to_toml())
-        with self.termination.watched(), claim:
-            methods, content = self._all_results()
-            origin = self._provenance()
-            if self.path is not None:
-                write_content(content, self.path)
-        return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
-
-    def _provenance(self) -> dict[str, Any]:
-        """Return when and with what the results were computed; of a run that was complete before, as written then."""
-        tables = {**self.settings.trainings, **self.settings.methods}
-        seeds = {name: table.seed for name, table in tables.items() if hasattr(table, "seed")}
-        if self.path is None:
-            return provenance(seeds)
-        path = self.path / PROVENANCE
-        if not path.is_file():
-            write_json(path, provenance(seeds))
-        return read_json(path)
-
-    @property
-    def path(self) -> Path | None:
-        """The run directory, or None if nothing is kept."""
-        return None if self.directory is None else self.directory.path
+        """Run to the end and write the results; parts that an earlier process finished are read."""
+        groups = self._groups()
+        methods = {name: method for group in groups for name, method in group.methods.items()}
+        found = self._done(methods)
+        trainings: dict[str, Any] = {}
+        with single_thread():
+            # Models of later trainings are built first, so that a wrong setting is not found after hours.
+            for group in [group for group in groups if group.settings and not found.keys() >= group.methods.keys()][1:]:
+                group.module(group.splits())
+            for group in groups:
+                trained = None
+                about: dict[str, Any] = {"metrics": {}}
+                if group.table is not None:
+                    stored = self._read(group.table) if found.keys() >= group.methods.keys() else None
+                    if stored is None:
+                        trained, stored = self._trained(group)
+                        self._keep(group.table, stored)
+                    trainings[group.table] = about = stored
+                for name, method in group.methods.items():
+                    if name not in found:
+                        found[name] = self._results(group, method, trained, about["metrics"], found)
+        ordered = [found[name] for name in self.settings.methods]
+        return self._written(ordered, trainings)
 
     def _groups(self) -> list[_Group]:
-        """Return the jobs by the training they share."""
+        """Return the methods by the training they share."""
         groups: dict[str | None, _Group] = {}
-        jobs: dict[str, Method] = {}
+        earlier: dict[str, Method] = {}
         for name, settings in self.settings.methods.items():
-            method = registry.get(name)
-            table = self.settings.table_of(method)
+            kind = registry.get(name)
+            table = self.settings.table_of(kind)
             training = None if table is None else self.settings.trainings[table]
             with _naming(name):
-                job = method(settings, training=training, directory=self.path, earlier=dict(jobs))
-            if not job.needs_training:
+                method = kind(settings, training=training, directory=self.path, earlier=dict(earlier))
+            if not method.needs_training:
                 table, training = None, None
-            jobs[name] = job
-            groups.setdefault(table, _Group(table, training, {})).jobs[name] = job
+            earlier[name] = method
+            groups.setdefault(table, _Group(table, training, {})).methods[name] = method
         # Methods without a training come last: they may read what the others found.
         return sorted(groups.values(), key=lambda group: group.table is None)
 
-    def _all_results(self) -> tuple[list[MethodResults], dict[str, Any]]:
-        """Compute the results of all methods; parts that an earlier process finished are read."""
-        groups = self._groups()
-        with single_thread():  # torch is loaded by now, if a job needs it
-            return self._results_of(groups)
-
-    def _results_of(self, groups: Sequence[_Group]) -> tuple[list[MethodResults], dict[str, Any]]:
-        """Compute the results of all groups, and what ``result.json`` holds."""
-        done = self._done(groups)
-        _check_models([group for group in groups if not all(name in done for name in group.jobs)])
-        methods: dict[str, MethodResults] = {}
-        trainings: dict[str, dict[str, Any]] = {}
-        for group in groups:
-            trained, about = None, None
-            if group.table is not None:
-                if all(name in done for name in group.jobs):
-                    about = self._read(group.table, read_training_part)
-                if about is None:
-                    trained, about = self._trained(group)
-                    self._keep(group.table, about)
-                trainings[group.table] = about
-            for name, job in group.jobs.items():
-                if name in done:
-                    methods[name] = done[name]
-                    continue
-                metrics = {} if about is None else about["metrics"]
-                methods[name] = self._results(name, job, group, trained, metrics)
-                part = methods[name]
-                self._keep(name, {"results": [r.to_dict() for r in part.results], "summary": part.summary})
-        ordered = [methods[name] for name in self.settings.methods]
-        return ordered, self._content(ordered, trainings)
-
-    def _done(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
-        """Return the methods whose results are stored, except those that an unfinished job has to read from."""
-        jobs = {name: job for group in groups for name, job in group.jobs.items()}
-        parts = {name: part for name in jobs if (part := self._read(name, read_part)) is not None}
-        needed = {read for name, job in jobs.items() if name not in parts for read in job.reads}
-        path = self.path
-        return {
-            name: MethodResults(
-                method=name,
-                results=read_results(part["results"], path),
-                summary=part.get("summary"),
-                extras=read_extras(path, registry.get(name).extras),
-            )
-            for name, part in parts.items()
-            if name not in needed and path is not None
-        }
-
-    def _results(
-        self, name: str, job: Method, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
-    ) -> MethodResults:
-        start = time.perf_counter()
-        method_results = job.results(trained, metrics)
-        timing = {"audit_s": time.perf_counter() - start}
-        if group.table in self.timing:
-            timing["train_s"] = self.timing[group.table]
-        table = group.table or next((self.tables[read] for read in job.reads if read in self.tables), "")
-        self.tables[name] = table
-        results = [
-            replace(result, training=table, timing=timing | dict(result.timing)) for result in method_results.results
-        ]
-        method_results = replace(method_results, method=name, results=results)
-        if self.path is not None:
-            write_method_results(method_results, self.path)
-            job.write(self.path)
-        return method_results
+    def _done(self, methods: Mapping[str, Method]) -> dict[str, MethodResults]:
+        """Return the methods whose results are stored, except those that an unfinished method has to read from."""
+        parts = {name: part for name in methods if (part := self._read(name)) is not None}
+        needed = {read for name, method in methods.items() if name not in parts for read in method.reads}
+        done = {}
+        for name, part in parts.items():
+            if name not in needed:
+                assert self.path is not None
+                with refusing_damage(self.path):
+                    results = read_results(part["results"], self.path)
+                extras = read_extras(self.path, registry.get(name).extras)
+                done[name] = MethodResults(method=name, results=results, summary=part.get("summary"), extras=extras)
+        return done
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
         assert group.table is not None
         splits = group.splits()
-        for name, job in group.jobs.items():
+        for name, method in group.methods.items():
             with _naming(name):
-                splits = job.insert(splits)
+                splits = method.insert(splits)
         training = group.build(splits, audits=True)
         self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
         metrics = quality(training)
@@ -289,17 +212,17 @@ class _Run:
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        from coalmine.simulation.checkpoint import holds_one  # torch
+        from coalmine.simulation.rounds import holds_checkpoint  # torch
 
         path = None if self.path is None else self.path / checkpoints
-        start, resumed = time.perf_counter(), path is not None and holds_one(path)
+        start, resumed = time.perf_counter(), path is not None and holds_checkpoint(path)
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
 
             def progress(measured: Mapping[str, float]) -> None:
                 nonlocal live
                 done, figures = int(measured["round"]) + 1, dict[str, float]()
-                if done % max(1, training.rounds // 20) == 0:
+                if done % max(1, training.rounds // _LIVE) == 0:
                     live = [words for audit in training.audits if (words := audit.live()) is not None]
                     figures = {name: value for audit in training.audits for name, value in audit.figures().items()}
                 advance(done, "; ".join(live))
@@ -307,8 +230,8 @@ class _Run:
                     facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
                     self.directory.log("round", **facts, **measured)
                 if self.watch is not None:
-                    quality = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
-                    self.watch(done - 1, quality | figures)
+                    measures = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
+                    self.watch(done - 1, measures | figures)
                 if self.termination.requested:
                     if path is not None:
                         training.save(path)
@@ -320,19 +243,53 @@ class _Run:
         if not resumed:
             self.timing[what] = time.perf_counter() - start
 
-    def _content(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what ``result.json`` holds."""
-        results = [result.to_dict() for method in methods for result in method.results]
-        if not results and not any(method.extras for method in methods):
-            reasons = " ".join(method.summary for method in methods if method.summary)
-            raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
-        summaries = {method.method: method.summary for method in methods if method.summary}
-        by = {"auditor": self.settings.run.auditor} if self.settings.run.auditor else {}
-        return envelope(results, title=self.settings.run.title, **by, summaries=summaries, trainings=dict(trainings))
+    def _results(
+        self,
+        group: _Group,
+        method: Method,
+        trained: Rounds | None,
+        metrics: Mapping[str, float],
+        earlier: Mapping[str, MethodResults],
+    ) -> MethodResults:
+        """Return the results of a method, and write them."""
+        start = time.perf_counter()
+        found = method.results(trained, metrics)
+        timing = {"audit_s": time.perf_counter() - start}
+        if group.table in self.timing:
+            timing["train_s"] = self.timing[group.table]
+        # A method that reads from another one has audited that one's training.
+        read = [result.training for name in method.reads if name in earlier for result in earlier[name].results]
+        table = group.table or next(iter(read), "")
+        results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
+        found = replace(found, method=method.name, results=results)
+        if self.path is not None:
+            write_method_results(found, self.path)
+            method.write(self.path)
+        self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
+        return found
 
-    def _read(self, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any] | None:
+    def _written(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> Finished:
+        """Return the finished run, its results written."""
+        results = [result.to_dict() for method in methods for result in method.results]
+        summaries = {method.method: method.summary for method in methods if method.summary}
+        if not results and not any(method.extras for method in methods):
+            reasons = " ".join(summaries.values())
+            raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
+        options = self.settings.run
+        by = {"auditor": options.auditor} if options.auditor else {}
+        content = envelope(results, title=options.title, **by, summaries=summaries, trainings=dict(trainings))
+        tables = {**self.settings.trainings, **self.settings.methods}
+        origin = provenance({name: table.seed for name, table in tables.items() if hasattr(table, "seed")})
+        if self.path is not None:
+            if (self.path / PROVENANCE).is_file():  # a run that was complete before keeps its date
+                origin = read_json(self.path / PROVENANCE)
+            write_json(self.path / PROVENANCE, origin)
+            write_content(content, self.path)
+        return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
         path = None if self.directory is None else self.directory.part(name)
-        return read(path) if path is not None and path.is_file() else None
+        return read_json(path) if path is not None and path.is_file() else None
 
     def _keep(self, name: str, content: Mapping[str, Any]) -> None:
         if self.directory is not None:
@@ -340,10 +297,40 @@ class _Run:
             self.directory.log("found", part=name)
 
 
-def _check_models(groups: Sequence[_Group]) -> None:
-    """Build the models of all trainings but the first, so that a wrong setting is not found after hours of training."""
-    for group in [group for group in groups if group.settings is not None][1:]:
-        group.module(group.splits())
+@dataclass(frozen=True)
+class _Group:
+    """The methods that share a training, or that need none."""
+
+    table: str | None
+    settings: TrainingSettings | None
+    methods: dict[str, Method]
+
+    def splits(self) -> Splits:
+        """Return the data, with as many users set aside as any method wants."""
+        assert self.settings is not None
+        with _naming(self.table):
+            return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods.values()))
+
+    def module(self, splits: Splits) -> Any:
+        """Return the model."""
+        assert self.settings is not None
+        with _naming(self.table):
+            return self.settings.module(splits)
+
+    def build(self, splits: Splits, audits: bool) -> Rounds:
+        """Return the training, with or without the audits."""
+        assert self.settings is not None
+        module = self.module(splits)
+        added: list[Any] = []
+        for name, method in self.methods.items() if audits else ():
+            with _naming(name):
+                added += method.audits(splits, module)
+        with _naming(self.table):
+            for method in self.methods.values():
+                special = method.build_training(splits, module, added)
+                if special is not None:
+                    return special
+            return self.settings.training(splits, module, added)
 
 
 @contextmanager
@@ -359,3 +346,44 @@ def quality(training: Rounds) -> dict[str, float]:
     """Return the quality of the final model on test data."""
     last: Mapping[str, float] = training.history[-1] if training.history else {}
     return {name: float(last[name]) for name in QUALITY if name in last}
+
+
+class Termination:
+    """SIGTERM, as batch systems send it before they kill a process: a run finishes its round, saves it, and stops.
+
+    Elsewhere, and for a second SIGTERM, `Terminated` is raised at once. Nothing changes where the process has a handler
+    of its own or outside its main thread.
+
+    Attributes:
+        requested: Whether SIGTERM has come.
+    """
+
+    def __init__(self) -> None:
+        self.requested = self._deferred = False
+
+    @contextmanager
+    def watched(self) -> Iterator[Termination]:
+        """Watch for SIGTERM."""
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield self
+            return
+        signal.signal(signal.SIGTERM, self._received)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let work go on until it looks at ``requested``."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        again, self.requested = self.requested, True
+        if again or not self._deferred:
+            raise Terminated("stopped by SIGTERM")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from coalmine.config import SettingError, Settings, settings_from_mapping, toml
-from coalmine.config.settings import texts_to_mapping
+from coalmine.config import SettingError, Settings, settings_from_mapping
+from coalmine.config.settings import line_of, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
 from coalmine.methods import registry
 from coalmine.methods.method import Method
-from coalmine.reading import LARGEST_SETTINGS, parse_toml, read_text
+from coalmine.reading import parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
 TRAINING = "training"
@@ -83,7 +82,7 @@ class RunSettings:
     def to_toml(self) -> str:
         """Return all settings as a file that gives the same run."""
         tables = {"run": self.run, **self.trainings, **self.methods}
-        return "\n\n".join(toml.table(name, settings) for name, settings in tables.items()) + "\n"
+        return "\n\n".join(toml_table(name, settings) for name, settings in tables.items()) + "\n"
 
 
 def method_names() -> list[str]:
@@ -128,7 +127,7 @@ def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     Raises:
         InputError: If something is wrong, with the file and line.
     """
-    return run_from_text(read_text(path, most=LARGEST_SETTINGS), str(path), overrides)
+    return run_from_text(read_text(path), str(path), overrides)
 
 
 def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
@@ -144,23 +143,9 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
         return run_from_mapping(_merged(content, changes))
     except SettingError as error:
         set_by_option = _contains(changes, error.path)
-        line = None if set_by_option else toml.line_of(text, error.path)
+        line = None if set_by_option else line_of(text, error.path)
         where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"
         raise SettingError(f"{where}: {error}", error.path) from None
-
-
-def demo_settings(name: str, seed: int) -> RunSettings:
-    """Return the settings of a demo.
-
-    Args:
-        name: ``"demo"`` for two small trainings on bundled data, audited by five methods in a minute; ``"demo-bug"``
-            for a training with a bug, audited by one.
-        seed: Seed of everything that has one.
-    """
-    text = (resources.files("coalmine.runs") / f"{name}.toml").read_text(encoding="utf-8")
-    tables = parse_toml(text, name)
-    seeded = [table for table in ("training", "text-training", "ldp") if table in tables]
-    return run_from_text(text, f"the {name}", [f"{table}.seed={seed}" for table in seeded])
 
 
 def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:

@@ -19,18 +19,15 @@ from coalmine.errors import InputError, check_count
 from coalmine.files import write_json
 from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
-from coalmine.results import words
-from coalmine.results.files import envelope
+from coalmine.results import summary
+from coalmine.results.directory import REPORT
 from coalmine.results.finding import CHECK_RATE
-from coalmine.results.frames import as_frame
-from coalmine.results.groups import shown_results
-from coalmine.results.manifest import REPORT
+from coalmine.results.io import envelope, read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.saved import read_run_directory
-from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
-from coalmine.runs.running import directory_for, run
+from coalmine.results.tables import Table, as_frame, epsilons, evidence_in_json, fixed, shown_results
+from coalmine.runs.comparison import write_index
+from coalmine.runs.running import Termination, directory_for, run
 from coalmine.runs.settings import RunSettings, read_run
-from coalmine.runs.termination import Termination
 
 SUMMARY = "sweep.json"
 _LONGEST_NAME = 120
@@ -55,7 +52,7 @@ class SweptResult:
         """Return the cells of the table, under `Sweep.columns`."""
         result = self.result
         claim, bound, _ = epsilons(result)
-        guess = "-" if result.best_guess is None else words.guess(result.best_guess)
+        guess = "-" if result.best_guess is None else summary.guess(result.best_guess)
         figures = [fixed(claim, 3), fixed(bound, 3), guess, result.verdict.value]
         return [*self.point.values(), result.method, result.label, *figures]
 
@@ -102,13 +99,13 @@ class Sweep:
         few = any(row.result.lacks_scores for row in self.rows)
         no_guess = " A dash under best guess: there are too few scores for one." if few else ""
         if not tests:
-            return f"{_count(runs, 'run')} without a claim to test.{no_guess}"
+            return f"{summary.plural(runs, 'run')} without a claim to test.{no_guess}"
         refuted = sum(result.refuted for result, _ in tests)
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
-            f"{_count(runs, 'run')}: {refuted} of {_count(len(tests), 'claim')} refuted. Each test has its own "
-            f"false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were true."
-            f"{no_guess}"
+            f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
+            f"its own false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were "
+            f"true.{no_guess}"
         )
 
     def plot(self) -> Any:
@@ -117,9 +114,33 @@ class Sweep:
         Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
         settings have a panel each.
         """
-        from coalmine.runs.sweep_figure import figure  # altair is loaded only to draw
+        from coalmine.report import charts
 
-        return figure(self)
+        first = next(iter(self.axes))
+        name = first.rpartition(".")[2].replace("_", " ")
+        panels: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
+            claim, bound, guess = epsilons(row.result)
+            best = row.result.best_guess
+            numbers = {"claim": claim, "bound": bound, "estimate": guess}
+            numbers |= {"low": None if best is None else best.lower, "high": None if best is None else best.upper}
+            finite = {key: value for key, value in numbers.items() if value is not None and math.isfinite(value)}
+            about = {"x": as_number(row.point[first]), "about": row.directory.name, "refuted": row.result.refuted}
+            title = ", ".join([row.result.method, row.result.label, *others])
+            panels.setdefault(title, []).append({**about, **dict.fromkeys(numbers), **finite})
+        if not panels:
+            raise InputError("there is nothing to plot: the runs have no results")
+        specs = {}
+        for title, rows in panels.items():
+            # At each value the largest claim of its runs, which usually are the same.
+            largest: dict[Any, float] = {}
+            for point in rows:
+                if point["claim"] is not None:
+                    largest[point["x"]] = max(point["claim"], largest.get(point["x"], 0.0))
+            line = [{"x": x, "claim": claim} for x, claim in largest.items()]
+            specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
+        return charts.as_altair(specs)
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per result.
@@ -193,6 +214,7 @@ def sweep(
     ]
     swept = Sweep(axes=axes, rows=rows, directory=directory)
     write_json(directory / SUMMARY, envelope([], sweep=swept.to_dict()))
+    write_index(directory)
     return swept
 
 
@@ -297,7 +319,3 @@ def _run(cell: _Cell) -> None:
             write_report(cell.directory)
     except InputError as error:
         raise InputError(f"{cell.directory.name}: {error}") from error
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -13,7 +13,7 @@ from coalmine.errors import InputError
 from coalmine.methods.canife import designed_canaries
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import orthogonalize_directions
-from coalmine.simulation import SGD, Adam, LocalTraining, WeightsBySize
+from coalmine.simulation import SGD, Adam, LocalTraining
 from federations import word_model
 
 
@@ -51,16 +51,6 @@ def test_a_canary_that_the_model_has_learned_gets_another_class_and_goes_on_from
     health = made.design(learned, clip_norm=CLIP, round=3)[0, 0]
     again = designed(1, start="random", clients=None).design(learned, clip_norm=CLIP, round=3)[0, 0]
     assert health != again
-
-
-def test_mock_clients_are_weighted_and_need_a_cap():
-    light, plain = designed(weighting=WeightsBySize(8), iterations=0), designed(iterations=0)
-    for canaries in (light, plain):
-        canaries.design(None, clip_norm=CLIP, round=0)
-    sizes = [float(canaries._pool.gram.trace()) for canaries in (light, plain)]
-    assert sizes[0] == pytest.approx(sizes[1] / 16, rel=1e-4)  # two examples of eight
-    with pytest.raises(InputError, match="cap"):
-        designed(weighting=WeightsBySize(None))
 
 
 def test_the_canarys_client_is_scored_by_all_its_local_epochs():

@@ -18,8 +18,8 @@ from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
 from coalmine.report.page import _Page
+from coalmine.results.io import SavedRun
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun
 from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model

@@ -9,7 +9,7 @@ from torch import nn
 from canary_models import CLIENT, small_resnet
 from coalmine.errors import InputError
 from coalmine.methods.canife.pool import MockClients, Pool, check_disjoint, updates
-from coalmine.simulation import SGD, LocalTraining, WeightsBySize
+from coalmine.simulation import SGD, LocalTraining
 from coalmine.simulation.flat import parameter_vector
 from federations import cnn, federation, mlp, naive_sum
 
@@ -87,10 +87,3 @@ def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
     pool = MockClients(module, data, training).pool(0.3)
     alone = updates(module, data, training, 0.3)
     assert torch.equal(pool.rows, alone)
-
-
-def test_mock_clients_are_weighted_like_clients():
-    data = federation([2, 8, 20])
-    plain = MockClients(mlp(), data, CLIENT).pool(0.1).combined(torch.eye(3))
-    combined = MockClients(mlp(), data, CLIENT, weighting=WeightsBySize(10)).pool(0.1).combined(torch.eye(3))
-    torch.testing.assert_close(combined, plain * torch.tensor([[0.2], [0.8], [1.0]]).double(), atol=1e-9, rtol=1e-6)

@@ -14,7 +14,7 @@ from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.result import strongest_period
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
 
 

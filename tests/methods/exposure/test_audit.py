@@ -5,7 +5,7 @@ import pytest
 
 from coalmine.errors import InputError
 from coalmine.methods.exposure.audit import Exposure, recomputed
-from coalmine.results.units import SCORES
+from coalmine.results.verdict import SCORES
 from coalmine.scorefile import ScoreTable
 
 

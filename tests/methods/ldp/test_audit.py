@@ -17,8 +17,7 @@ from coalmine.methods.ldp.crafters import (
     crafter_named,
 )
 from coalmine.methods.ldp.settings import VIEWS
-from coalmine.results.units import REPORT
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task

@@ -15,9 +15,8 @@ from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.section import panels, summary, tables
 from coalmine.report.page import _Page
-from coalmine.results.files import write_method_results
+from coalmine.results.io import SavedRun, write_method_results
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
 
@@ -194,5 +193,5 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
 
 
 def test_a_trained_model_and_several_clients_are_settings():
-    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5", "radius=9")
+    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5")
     assert method_results(*settings).results[0].config["clients"] == 3

@@ -9,8 +9,8 @@ from scipy import special, stats
 
 from coalmine.errors import InputError
 from coalmine.methods.one_shot import gaussian
+from coalmine.methods.one_shot.canaries import FAMILIES, update_canaries
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
-from coalmine.methods.one_shot.updates import FAMILIES, update_canaries
 from coalmine.stats import CosineNull
 
 # False-alarm probability of a whole test, shared among its comparisons. Seeds are fixed: what passes keeps passing.

@@ -10,13 +10,15 @@ from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
+from coalmine.methods.one_shot.canaries import largest_clip_norm
 from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
-from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
-from coalmine.methods.one_shot.noise_record import NoiseRecord
-from coalmine.methods.one_shot.precision import largest_roundings
-from coalmine.methods.one_shot.scaled import largest_clip_norm
+from coalmine.methods.one_shot.noise_checks import (
+    NOISE_CHECKS,
+    ClaimedNoise,
+    noise_findings,
+    shape_findings,
+)
+from coalmine.methods.one_shot.noise_record import NoiseRecord, largest_roundings
 from coalmine.protocol import Release
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
@@ -92,21 +94,9 @@ def same_rows(rng, t, memory):
     return vector
 
 
-def tiled(rng, t, memory):
-    return np.resize(rng.normal(size=777), LAYERS.dim)
-
-
 def same_seed_for_each_tensor(rng, t, memory):
     seed = int(rng.integers(1 << 30))
     return np.concatenate([np.random.default_rng(seed).normal(size=size) for size in LAYERS.sizes])
-
-
-def permuted_copies(rng, t, memory):
-    """Every number has a partner at a random place, which gets the same noise with the other sign."""
-    order = memory.setdefault("order", rng.permutation(LAYERS.dim))
-    vector, half = fresh(rng, t, memory), LAYERS.dim // 2
-    vector[order[half : 2 * half]] = -vector[order[:half]]
-    return vector
 
 
 def bare_number(rng, t, memory):
@@ -142,10 +132,8 @@ BUGS = {
     "a bias whose noise is frozen": (frozen_bias, "The noise of fc1.bias in round 1 repeats"),
     "one draw per row": (one_draw_per_row, "Neighboring coordinates of fc1.weight"),
     "the same rows": (same_rows, "The rows of fc1.weight"),
-    "tiled noise": (tiled, "Coordinates that are 777 apart get the same noise"),
     "uniform noise": (uniform, "in places 4 standard deviations wide"),
     "random signs": (random_signs, "of Gaussian noise at most"),
-    "copies at random places": (permuted_copies, "follows that of coordinate"),
     "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
 }
 
@@ -169,24 +157,6 @@ def test_rounds_without_noise_are_the_only_cause_however_the_signal_repeats():
     signal = 0.5 * np.random.default_rng(1).normal(size=LAYERS.dim)
     (cause,) = sentences(lambda rng, t, m: signal + fresh(rng, t, m) * (t < 18), signal=0.0)
     assert cause.startswith("Rounds 18, 19 have at most 0.5")
-
-
-def test_mixtures_of_earlier_rounds_are_found_in_long_trainings_too():
-    """512 sampled numbers and 400 rounds: no more than 128 of them can be looked at together.
-
-    From round 320 on, noise is mostly a mixture of 64 rounds before, none of which explains a fifth of it.
-    """
-    rng, record = np.random.default_rng(0), NoiseRecord(Layers.of([512]), 400, 0)
-    noise = rng.normal(size=(400, 512))
-    for correct in (True, False):
-        if not correct:
-            noise[320:384] = 0.9 / 8 * rng.choice([-1, 1], (64, 64)) @ noise[256:320] + math.sqrt(0.19) * noise[320:384]
-        for t in range(400):
-            record.add(t, noise[t].astype(np.float32), 1.0, 0.0)
-        findings = noise_findings(ClaimedNoise(record, np.ones(400), LEVEL))
-        record = NoiseRecord(Layers.of([512]), 400, 0)
-        assert [f.check for f in findings] == ([] if correct else ["fresh noise"])
-    assert re.search(r"\d\d% of the noise .* earlier rounds .*128 rounds at a time", findings[0].sentence)
 
 
 def test_a_single_number_without_noise_is_named_wherever_it_is():
@@ -225,14 +195,14 @@ def test_false_alarms_stay_below_the_level():
 
 
 @pytest.mark.parametrize("signal", [0.0, 1.0, 4.0])
-def test_patterns_of_correct_noise_are_found_at_most_as_often_as_the_level_says(signal):
+def test_the_shape_of_correct_noise_alarms_at_most_as_often_as_the_level_says(signal):
     """150 trainings, with a signal that repeats: exceeding 0.3 by 4 standard errors has probability 3e-5."""
-    alarms = np.zeros(2)
+    alarms = 0
     for seed in range(150):
         rng = np.random.default_rng(seed)
         rows = signal * rng.normal(size=60) + rng.normal(size=(10, 60))
-        alarms += [bool(shape_findings(rows, 0.0, 0.3)), pair_p_value(rows, 0.0)[0] <= 0.3]
-    assert (alarms / 150 <= 0.3 + 4 * 0.037).all()
+        alarms += bool(shape_findings(rows, 0.0, 0.3))
+    assert alarms / 150 <= 0.3 + 4 * 0.037
 
 
 def test_no_set_is_likelier_than_an_interval_around_zero():
@@ -495,9 +465,6 @@ def test_canaries_that_are_taken_one_by_one_are_scaled_too():
     )  # fmt: skip
     planted = audit.plant(0, clip_norm=2.0)
     assert np.allclose(sum(planted.each()), planted.total, atol=1e-4)
-    canaries = planted.canaries
-    vector = np.random.default_rng(0).normal(size=2640).astype(np.float32)
-    assert np.allclose(canaries.dots(vector)[[3, 119]], [canaries.canary(3) @ vector, canaries.canary(119) @ vector])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 
 from coalmine import OneShot
 from coalmine.claims import Claim
+from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.updates import update_canaries
 
 DIM, CLIENTS = 4000, 30
 
@@ -129,7 +129,7 @@ def test_a_sum_with_a_divisor_is_a_warning(layers):
 def test_models_that_are_given_as_updates_are_a_possible_reason():
     (finding,) = audited(scale=8.0).findings
     assert not finding.refutes
-    assert "or models were given as updates." in finding.sentence
+    assert "or these are models." in finding.sentence
 
 
 @pytest.mark.parametrize("canaries", [60, 100])

@@ -61,7 +61,7 @@ def test_a_new_score_needs_nothing_but_its_class(monkeypatch):
         audit.plant(t, clip_norm=1.0)
         audit.observe(t, update=update, divisor=1.0)
     resumed.restore(audit.state())
-    cosines = np.array([audit._canaries.updates.canary(i) @ updates[-1] for i in range(40)]) / np.linalg.norm(
+    cosines = np.array([canary @ updates[-1] for canary in audit._canaries.each(range(40))]) / np.linalg.norm(
         updates[-1]
     )
     np.testing.assert_allclose(resumed.scores()[0], cosines[audit.members], atol=1e-6)

@@ -1,6 +1,7 @@
 """Canaries in single tensors: they see bugs that dense ones average away, and hold at any dependence."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ from coalmine import OneShot
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.strata import StratifiedCanaries, draw_strata
-from coalmine.methods.one_shot.updates import update_canaries
+from coalmine.methods.one_shot.canaries import CanarySet
 
 LAYERS = Layers.of({"fc1.weight": (60, 100), "fc1.bias": 60, "fc2.weight": (10, 60), "fc2.bias": 10, "scale": ()})
 
@@ -70,19 +70,19 @@ def test_few_canaries_stay_dense():
     assert np.array_equal(few.plant(0, clip_norm=1.0).total, plain.plant(0, clip_norm=1.0).total)
 
 
-def test_stratified_canaries_are_one_family():
-    strata = draw_strata(LAYERS, count=100, seed=0)
-    dense = update_canaries("gaussian", dim=LAYERS.dim, count=strata[0].first, seed=0)
-    canaries = StratifiedCanaries(dense, strata)
-    assert canaries.count == 100
+def test_canaries_of_tensors_follow_the_dense_ones():
+    canaries = CanarySet(
+        dim=LAYERS.dim, canaries=50, family="gaussian", design="fixed", layers=LAYERS, seed=0,
+        scale=np.linspace(0.5, 2, LAYERS.dim, dtype=np.float32),
+    )  # fmt: skip
     matrix = np.stack(list(canaries.each(range(100))))
-    weights = np.random.default_rng(0).normal(size=100)
-    assert canaries.total(weights) == pytest.approx(weights @ matrix, abs=1e-5)
-    vector = np.random.default_rng(1).normal(size=LAYERS.dim).astype(np.float32)
-    assert canaries.dots(vector) == pytest.approx(matrix @ vector, abs=1e-3)
-    assert canaries.canary(95) == pytest.approx(matrix[95])
-    inner = matrix[strata[0].indices] @ matrix[strata[0].indices].T
-    assert inner == pytest.approx(np.eye(len(inner)), abs=1e-6)
+    chosen = [0, 3, 82, 95, 99]
+    assert canaries.total(chosen) == pytest.approx(matrix[chosen].sum(axis=0), abs=1e-5)
+    assert not canaries.total([]).any()
+    plain = replace(canaries, scale=None)
+    inside = np.stack(list(plain.each(range(100))))[canaries.strata[0].indices]
+    assert inside @ inside.T == pytest.approx(np.eye(len(inside)), abs=1e-6)
+    assert canaries.dense.count == canaries.strata[0].first == 80
 
 
 def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
@@ -98,7 +98,7 @@ def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
         update = (planted.total + np.random.default_rng(seed).normal(0, 0.5, 110)).astype(np.float32)
         audit.observe(0, update=update, divisor=1.0)
         claim = claim or Claim(noise_multiplier=0.5, rounds=1, delta=1e-5)
-        alarms += bool(audit._record.in_tensors.findings(audit.members, claim, level=0.2))
+        alarms += bool(audit._in_tensors.findings(audit.members, claim, level=0.2))
     assert alarms <= audits * 0.2 + 4 * math.sqrt(audits * 0.16)  # probability 3e-5 at exactly 20%
 
 

@@ -12,7 +12,7 @@ from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.audit import Memorization, SecretSharer, measure_memorization
 from coalmine.methods.secret_sharer.evaluation import SampledRanks
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid, insert
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text
 from coalmine.stats import estimate

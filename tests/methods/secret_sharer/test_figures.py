@@ -7,9 +7,9 @@ import pytest
 
 from coalmine.methods import registry
 from coalmine.report.page import _Page
+from coalmine.results.io import SavedRun
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.saved import SavedRun
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.verdict import PHRASE, USER
 from coalmine.stats import Scores, estimate
 
 METHOD = registry.get("secret-sharer")

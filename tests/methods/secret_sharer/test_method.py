@@ -15,8 +15,8 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.files import write_method_results
-from coalmine.results.units import PHRASE, USER
+from coalmine.results.io import write_method_results
+from coalmine.results.verdict import PHRASE, USER
 
 METHOD = registry.get("secret-sharer")
 SMALL = [
@@ -110,14 +110,10 @@ def test_a_stored_model_is_audited_without_training(saved):
     assert again.results[0].bound.epsilon == method_results.results[0].bound.epsilon
 
 
-def test_settings_of_a_training_are_refused_for_a_stored_model(saved, monkeypatch):
-    for setting, key in (("rounds=4", "rounds"), ("twins=2", "twins")):
-        with pytest.raises(SettingError, match=key) as error:
-            stored(saved[1], setting)
-        assert error.value.path[1] == key
-    # A [training] that another method audits keeps its settings.
-    monkeypatch.setattr(registry, "get", lambda name: SimpleNamespace(training_type=TextTrainingSettings))
-    METHOD.check(run_of(*settings_of("model_weights=w", "canaries=c", "rounds=4"), **{"one-shot": None}))
+def test_settings_of_an_insertion_are_refused_for_a_stored_model(saved):
+    with pytest.raises(SettingError, match="twins") as error:
+        stored(saved[1], "twins=2")
+    assert error.value.path[1] == "twins"
     with pytest.raises(SettingError, match="canaries"):
         METHOD.check(run_of(*settings_of("model_weights=w")))
     with pytest.raises(SettingError, match="model_weights"):

@@ -7,7 +7,7 @@ from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.users import set_aside, user_attack
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text, load
 from coalmine.simulation.data.splitting import balanced, iid

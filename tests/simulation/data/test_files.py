@@ -223,7 +223,7 @@ def test_images_get_their_channels_in_front_and_other_numbers_become_float32(tmp
         ({"x": np.full((40, 2), "a")}, "must hold texts, or numbers"),
         ({"user": np.arange(39)}, "40 examples and 39 users"),
         ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "0 examples"),
-        ({"user": np.array([{}] * 40, dtype=object)}, "holds Python objects"),
+        ({"user": np.array([{}] * 40, dtype=object)}, "plain arrays"),
     ],
 )
 def test_arrays_that_do_not_fit_raise(tmp_path, changes, message):

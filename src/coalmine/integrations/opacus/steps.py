@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -23,8 +23,8 @@ from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations import finite_part
-from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.protocol import Audit, Contribution, Kind, Vector, check_audits, checked_contribution
+from coalmine.methods.one_shot.canaries import PlantedCanaries
+from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
 from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat
@@ -37,7 +37,7 @@ _DISTRIBUTED = (
     SimpleDistributedPerLayerOptimizer,
 )
 
-# Gradients are clipped in batches of at most this many numbers (64 MB).
+# Canaries are clipped in batches of at most this many numbers (64 MB), where the optimizer clips them by layer.
 _BATCH_NUMBERS = 1 << 24
 
 # Attributes in which an optimizer with adaptive clipping counts clipped gradients.
@@ -80,6 +80,10 @@ class AuditedSteps:
         check_optimizer(optimizer)
         self.optimizer, self.steps, self.taken = optimizer, check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # Opacus adds attributes to parameters, hence Any
+        # An optimizer knows no names, so its tensors get numbers.
+        shapes = {f"parameter {number}": tuple(p.shape) for number, p in enumerate(self.params)}
+        by_layer = clips_by_layer(optimizer)
+        clip_norms = dict(zip(shapes, map(float, optimizer.max_grad_norms), strict=True)) if by_layer else None
         self._sizes = [p.numel() for p in self.params]
         self.dim = sum(self._sizes)
         self.audits, self._stepped = tuple(audits), stepped
@@ -87,18 +91,11 @@ class AuditedSteps:
         for audit in self.audits:
             audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
             # Canaries that are rescaled layer by layer must not lie in a single one.
-            audit.describe(
-                layers=_shapes(optimizer),
-                stratify=not clips_by_layer(optimizer),
-                clip_norms=_clip_norms(optimizer),
-                even_noise=True,
-            )
+            audit.describe(layers=shapes, stratify=not by_layer, clip_norms=clip_norms, even_noise=True)
         self._extra_steps, self._finished = 0, False
         self._population, self._examples = population, 0
-        self._directions: dict[tuple[int, int], Vector] = {}
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._unclipped = False
-        self._clip_tests = _clip_tests(len(self.params), at_once=max(1, _BATCH_NUMBERS // max(1, self.dim)))
         if self._ghost:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
@@ -126,6 +123,7 @@ class AuditedSteps:
 
     def _pre_step(self, original: Callable[[], Any]) -> Any:
         """Run what Opacus does between the backward pass and the change of the parameters, with canaries."""
+        # A logical batch may come in several physical ones (BatchMemoryManager): all but the last skip the step.
         self._examples += _batch_size(self.params[0])
         if self._finished or self.optimizer._check_skip_next_step(pop_next=False):
             return original()
@@ -133,16 +131,17 @@ class AuditedSteps:
             self._extra_steps += 1
             return original()
         try:
-            # Each test once, and one of them now and then later: clipping rarely changes during a training.
-            if not self._ghost and (self.taken < len(self._clip_tests) or self.taken % _CLIP_TESTS_EVERY == 0):
+            if not self._ghost:
                 self._test_clipping()
             self._plant()
             done = original()
         except BaseException:
+            # The step was not taken, and a training that catches the error may try it again.
             for audit in self.audits:
                 audit.discard(self.taken)
             raise
         if done:
+            # The size of the batch tells Poisson sampling from batches of equal size.
             if self._population is not None and 0 < self._examples <= self._population:
                 for audit in self.audits:
                     audit.cohort(self.taken, self._examples, self._population)
@@ -154,44 +153,54 @@ class AuditedSteps:
 
     def _plant(self) -> None:
         clip_norm = float(self.optimizer.max_grad_norm)
-        for i, audit in enumerate(self.audits):
+        for audit in self.audits:
             planted = audit.plant(self.taken, clip_norm=clip_norm)
+            if planted is None:
+                continue
             if isinstance(planted, PlantedCanaries) and clips_by_layer(self.optimizer):
-                for rows in self._direction_batches(i, planted):
+                # Each layer has a clip norm of its own: the optimizer clips canaries that are too long in all of them.
+                at_once = max(1, _BATCH_NUMBERS // self.dim)
+                for begin in range(0, len(planted.members), at_once):
+                    rows = np.stack(list(planted.canaries.each(planted.members[begin : begin + at_once])))
                     self._clip(torch.from_numpy(rows * np.float32(-_TOO_LONG * planted.norm)))
-            elif planted is not None:
-                self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
+                continue
+            checked = checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken)
+            total = VectorKind(self.params[0].device, torch.float32).give(flat(checked.total))
+            for p, piece in zip(self.params, total.split(self._sizes), strict=True):
+                update = piece.view_as(p).to(p)  # minus a gradient
+                p.summed_grad = -update if p.summed_grad is None else p.summed_grad.sub_(update)
 
     def _test_clipping(self) -> None:
-        """Let the optimizer clip gradients that are too long, measure what is left of them, and take them out again.
+        """Let the optimizer clip a gradient that is too long, measure what is left of it, and take it out again.
 
-        The gradients of one test have no tensor in common, so each can be measured in their sum.
+        Step 0 tests a gradient of all tensors, and the next steps one tensor each: a small tensor that is left out
+        hardly shows in the norm of all. Later only some steps test one: clipping rarely changes during training.
         """
+        tests = 1 + len(self.params)
+        if self.taken >= tests and self.taken % _CLIP_TESTS_EVERY:
+            return
+        turn = self.taken if self.taken < tests else self.taken // _CLIP_TESTS_EVERY
+        tested = turn % tests - 1  # -1: all tensors
         clip_norm = float(self.optimizer.max_grad_norm)
-        turn = self.taken if self.taken < len(self._clip_tests) else self.taken // _CLIP_TESTS_EVERY
-        tested = self._clip_tests[turn % len(self._clip_tests)]
-        gradients = torch.zeros(len(tested), self.dim)
-        for gradient, tensors in zip(gradients, tested, strict=True):
-            start, size = sum(self._sizes[: tensors.start]), sum(self._sizes[tensors.start : tensors.stop])
-            gradient[start : start + size] = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
+        size = self.dim if tested < 0 else self._sizes[tested]
+        value = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
+        gradient = [torch.full((1, n), value if tested in (-1, i) else 0.0) for i, n in enumerate(self._sizes)]
         before = [p.summed_grad for p in self.params]
         try:
             for p in self.params:
                 p.summed_grad = None
-            self._clip(gradients)
-            norms = [float(p.summed_grad.float().norm()) for p in self.params]
+            self._clip(torch.cat(gradient, dim=1))
+            left = math.hypot(*(float(p.summed_grad.float().norm()) for p in self.params)) / clip_norm
         finally:
             for p, earlier in zip(self.params, before, strict=True):
                 p.summed_grad = earlier
-        lengths = [math.hypot(*norms[tensors.start : tensors.stop]) / clip_norm for tensors in tested]
-        longest = int(np.argmax(np.nan_to_num(lengths)))
         findings = []
-        if lengths[longest] > 1 + _CLIP_TOLERANCE and not self._unclipped:
+        if left > 1 + _CLIP_TOLERANCE and not self._unclipped:
             self._unclipped = True
-            where = "" if len(tested[longest]) > 1 else f" in parameter {tested[longest].start}"
+            where = "" if tested < 0 else f" in parameter {tested}"
             sentence = (
                 f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
-                f"norms{where} still had {lengths[longest]:.3g} in step {self.taken}."
+                f"norms{where} still had {left:.3g} in step {self.taken}."
             )
             findings.append(Finding(check=Check.CLIPPING, sentence=sentence))
         for audit in self.audits:
@@ -212,26 +221,6 @@ class AuditedSteps:
             for name, before in counts.items():
                 setattr(self.optimizer, name, before)
 
-    def _direction_batches(self, audit: int, planted: PlantedCanaries) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield this step's canaries as matrices of unit rows; they are kept for later steps if all fit into 64 MB."""
-        size = max(1, _BATCH_NUMBERS // self.dim)
-        keep = planted.canaries.count * self.dim <= 2 * _BATCH_NUMBERS  # about half of them are inserted
-        for start in range(0, len(planted.members), size):
-            members = planted.members[start : start + size]
-            if not keep:
-                yield np.stack(list(planted.canaries.each(members)))
-                continue
-            new = [member for member in members if (audit, member) not in self._directions]
-            self._directions |= zip(((audit, member) for member in new), planted.canaries.each(new), strict=True)
-            yield np.stack([self._directions[audit, member] for member in members])
-
-    def _add(self, planted: Contribution) -> None:
-        """Add a sum of updates that are within the clip norm."""
-        total = VectorKind(self.params[0].device, torch.float32).give(flat(planted.total))
-        for p, piece in zip(self.params, total.split(self._sizes), strict=True):
-            update = piece.view_as(p).to(p)  # minus a gradient
-            p.summed_grad = -update if p.summed_grad is None else p.summed_grad.sub_(update)
-
     # What the audits observe
 
     def _show(self, kind: Kind) -> None:
@@ -241,26 +230,21 @@ class AuditedSteps:
         if not seeing:
             return
         if kind == "model":
-            vector, divisor = _flat(self.params), None
+            vector, divisor = flattened(self.params), None
         else:
+            # As in Opacus's scale_grad: the expected size of the batch, not the actual one, which would leak it.
             batch = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations
             divisor = float(batch) if self.optimizer.loss_reduction == "mean" else 1.0
-            vector = -_flat([p.grad for p in self.params])
-        vector, lost = finite_part(vector)
+            # An update moves the model against the gradient.
+            vector = -flattened([p.grad for p in self.params])
+        release: Any
+        release, lost = finite_part(vector)
         if lost:
             self._note(f"step {round}: {lost} of {len(vector)} numbers are not finite and count as 0")
         for audit in seeing:
-            if kind == "update" and not vector.any():
+            if kind == "update" and not release.any():
                 audit.skip(round)
-            self._observe(audit, kind, round, vector, divisor, rounding=math.inf if lost else 0.0)
-
-    def _observe(
-        self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None, rounding: float = 0.0
-    ) -> None:
-        if kind == "update":
-            audit.observe(round, update=vector, divisor=divisor, rounding=rounding)
-        else:
-            audit.observe(round, model=vector, rounding=rounding)
+            audit.observe(round, **{kind: release}, divisor=divisor, rounding=math.inf if lost else 0.0)
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""
@@ -278,8 +262,10 @@ class AuditedSteps:
                 audit.skip(round)
                 for view in audit.views:
                     if view.shows(round, self.steps):
-                        vector = _flat(self.params) if view.kind == "model" else np.zeros(self.dim, dtype=np.float32)
-                        self._observe(audit, view.kind, round, vector, 1.0)
+                        release: Any = flattened(self.params)
+                        if view.kind == "update":
+                            release = np.zeros_like(release)
+                        audit.observe(round, **{view.kind: release}, divisor=1.0)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
@@ -317,11 +303,6 @@ class AuditedSteps:
                 )
 
 
-def dim_of(optimizer: DPOptimizer) -> int:
-    """Return the number of parameters that an optimizer trains."""
-    return sum(p.numel() for p in optimizer.params)
-
-
 def _batch_size(parameter: Any) -> int:
     """Return the number of examples that have a gradient; 0 if that is unknown, as with ghost clipping."""
     gradients = getattr(parameter, "grad_sample", None)
@@ -329,32 +310,9 @@ def _batch_size(parameter: Any) -> int:
     return sum(len(part) for part in parts if part is not None)
 
 
-def _clip_tests(tensors: int, *, at_once: int) -> list[list[range]]:
-    """Return the clipping tests. Each lists its gradients as ranges of tensors: all of them first, then single ones."""
-    single = [range(number, number + 1) for number in range(tensors)]
-    return [[range(tensors)], *(single[start : start + at_once] for start in range(0, tensors, at_once))]
-
-
-def _shapes(optimizer: DPOptimizer) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each trained tensor. An optimizer knows no names, so they get numbers."""
-    return {f"parameter {number}": tuple(p.shape) for number, p in enumerate(optimizer.params)}
-
-
-def first_model(optimizer: DPOptimizer) -> Vector:
-    """Return the parameters as one vector."""
-    return _flat(optimizer.params)
-
-
 def clips_by_layer(optimizer: DPOptimizer) -> bool:
     """Return whether each parameter has a clip norm of its own."""
     return isinstance(optimizer, DPPerLayerOptimizer)
-
-
-def _clip_norms(optimizer: DPOptimizer) -> dict[str, float] | None:
-    """Return the clip norm of each tensor of `_shapes`; None with one clip norm for all."""
-    if not clips_by_layer(optimizer):
-        return None
-    return dict(zip(_shapes(optimizer), map(float, optimizer.max_grad_norms), strict=True))
 
 
 def check_optimizer(optimizer: DPOptimizer) -> None:
@@ -369,7 +327,7 @@ def check_optimizer(optimizer: DPOptimizer) -> None:
         raise InputError(f"max_grad_norm must be finite, got {optimizer.max_grad_norm}: nothing would be clipped")
 
 
-def _flat(tensors: Sequence[Any]) -> Vector:
+def flattened(tensors: Sequence[Any]) -> Vector:
     """Return tensors as one float32 vector, always a copy."""
     flat = torch.cat([value.detach().reshape(-1).float().cpu() for value in tensors])
     return np.asarray(flat.numpy())

@@ -25,7 +25,6 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
 from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 
@@ -55,8 +54,6 @@ class DesignedCanaries:
         target: The canaries' class: a number, or ``"random"``.
         valid: Range of the samples' numbers: ``"data"`` for that of the pool, a pair, or None to leave them free as in
             the paper.
-        weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
-            full weight.
         device: Where mock clients train and samples are designed; where the module is if None.
         seed: Seed of the designs, which are the same on every device up to rounding.
 
@@ -93,7 +90,6 @@ class DesignedCanaries:
         start: Start = "random",
         target: Target = "random",
         valid: tuple[float, float] | Literal["data"] | None = "data",
-        weighting: Weighting | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
     ) -> None:
@@ -105,11 +101,6 @@ class DesignedCanaries:
             raise InputError(f"score must be likelihood-ratio or plain, got {score!r}")
         if start not in get_args(Start):
             raise InputError(f"start must be random, pool or last, got {start!r}")
-        self.weighting = weighting or EqualWeights()
-        if self.weighting == WeightsBySize(None):
-            raise InputError(
-                "weights by size need a cap, since the pool does not know the largest client: use WeightsBySize(cap)"
-            )
         step_size(client)  # raises for clients that a canary cannot be designed for
         self.settings, self.seed = settings or DesignSettings(), check_count("seed", seed, least=0)
         self.count, self.cohort = check_count("count", count), check_positive("cohort", cohort)
@@ -120,7 +111,7 @@ class DesignedCanaries:
             self.valid = valid_range(pool) if valid == "data" else valid
         model = flat.moved(model, device)
         check_fits(model, pool.task, name=type(model).__name__)
-        self._mock_clients = MockClients(model, pool, client, clients=clients, weighting=self.weighting, seed=self.seed)
+        self._mock_clients = MockClients(model, pool, client, clients=clients, seed=self.seed)
         self._loop = LeanLoop(model, pool.task, client)
         self._initial = flat.parameter_vector(model)
         self._samples: Examples | None = None
@@ -239,7 +230,7 @@ class DesignedCanaries:
 
     def __repr__(self) -> str:
         names = ("count", "score", "settings", "client", "noise_multiplier", "cohort", "start", "target", "valid")
-        settings = {name: getattr(self, name) for name in (*names, "weighting", "seed")}
+        settings = {name: getattr(self, name) for name in (*names, "seed")}
         digest = hashlib.blake2b(self._initial.cpu().numpy().tobytes(), digest_size=6)
         digest.update(np.ascontiguousarray(self.data.indices).tobytes())
         digest.update(np.ascontiguousarray(self.data.bounds).tobytes())

@@ -15,7 +15,7 @@ from coalmine.methods.method import Method
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result, claim_from_dict
 from coalmine.results.tables import Table
-from coalmine.results.units import ROUND, USER, Unit
+from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:

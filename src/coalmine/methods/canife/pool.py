@@ -20,7 +20,6 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
 from coalmine.simulation.workers import one_thread
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
@@ -121,7 +120,6 @@ class MockClients:
         client: What a client does with its data.
         clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
             against the very clients of the rounds says nothing about an adversary without their data.
-        weighting: How the mechanism weights clients by their size; equal weights if not given.
         seed: Seed of the clients' batches.
 
     Raises:
@@ -135,25 +133,24 @@ class MockClients:
         client: LocalTraining,
         *,
         clients: FederatedData | None = None,
-        weighting: Weighting | None = None,
         seed: int = 0,
     ) -> None:
         flat.check_module(model, private=True)
         if clients is not None:
             check_disjoint(data, clients)
-        self._data, self._weighting, self._seed = data, weighting, seed
+        self._data, self._seed = data, seed
         self._kernel, self._weights = choose_kernel(model, data, client), flat.parameter_vector(model)
         example = input_tensor(data.client(0).inputs[:1], data.task, device=flat.device_of(model))
         self._columns = used_columns(model, example)
 
     def pool(self, clip_norm: float, weights: Tensor | None = None) -> Pool:
-        """Return the clipped and weighted updates of all mock clients from ``weights``, by default the model's own.
+        """Return the clipped updates of all mock clients from ``weights``, by default the model's own.
 
         Raises:
             InputError: If an update is not finite.
         """
         weights = self._weights if weights is None else weights
-        rows = client_updates(self._kernel, weights, self._data, clip_norm, weighting=self._weighting, seed=self._seed)
+        rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
         with one_thread():
             return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
 
@@ -171,20 +168,15 @@ def client_updates(
     data: FederatedData,
     clip_norm: float,
     *,
-    weighting: Weighting | None = None,
     seed: int,
 ) -> Iterator[Tensor]:
-    """Yield the clipped and weighted updates (n, d) of clients from the parameters ``weights``, a few at a time.
+    """Yield the clipped updates (n, d) of clients from the parameters ``weights``, a few at a time.
 
     Raises:
         InputError: If an update is not finite.
     """
     check_positive("clip_norm", clip_norm)
-    client_weights = (weighting or EqualWeights()).weights(data.sizes)
-    clients = [
-        Participant(data.client(i), float(weight), partial(generator, seed, "batches", i))
-        for i, weight in enumerate(client_weights)
-    ]
+    clients = [Participant(data.client(i), partial(generator, seed, "batches", i)) for i in range(len(data))]
     first = 0
     for part in kernel.clipped_updates(weights, clients, clip_norm):
         infinite = np.flatnonzero(~np.isfinite(part.norms))

@@ -23,7 +23,7 @@ from coalmine.methods.canife.epsilon import (
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import Result
-from coalmine.results.units import ROUND, USER
+from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_tests import ClaimTests
 

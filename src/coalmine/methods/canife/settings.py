@@ -95,7 +95,6 @@ class CanifeSettings(Settings):
         from coalmine.methods.canife.audit import Canife
         from coalmine.methods.canife.design import DesignSettings
         from coalmine.methods.canife.designed_canaries import DesignedCanaries
-        from coalmine.simulation import WeightsBySize
 
         if self.canaries > _MOST_CANARIES:
             raise InputError(
@@ -111,9 +110,6 @@ class CanifeSettings(Settings):
         most = len(splits.pool)
         pool_sizes = self.pool_clients or (most if frozen else min(most, max(_LEAST_POOL, math.ceil(expected))),)
         mechanism = training.mechanism()
-        weighting = mechanism.weighting
-        if weighting == WeightsBySize(None):  # mock clients are weighted by the cap of the clients under audit
-            weighting = WeightsBySize(int(splits.train.sizes.max()))
         adversaries = list(itertools.product(pool_sizes, self.design.iterations or ((200,) if frozen else (10,))))
         audits = []
         for index, (size, iterations) in enumerate(adversaries):
@@ -138,7 +134,6 @@ class CanifeSettings(Settings):
                 start=self.design.start or ("random" if frozen else "last"),
                 target=self.design.target,
                 valid="data" if self.design.pixels == "valid" else None,
-                weighting=weighting,
                 seed=training.seed + index,
             )
             several = f"{self.mode}, pool {size}, {iterations} iterations"

@@ -12,7 +12,7 @@ from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table
-from coalmine.results.units import REPORT, Unit
+from coalmine.results.verdict import REPORT, Unit
 
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds

@@ -4,36 +4,60 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
-from coalmine.claims.sampling import EveryRound, FixedSize, Observed, Poisson, Sampling, parse_sampling
-from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.claims.sampling import (
+    AtMost,
+    Epochs,
+    EveryRound,
+    FixedSize,
+    Observed,
+    Poisson,
+    Sampling,
+    parse_sampling,
+)
+from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.layers import Layers, LayerSpec
-from coalmine.methods.estimates import rough_epsilon
-from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, parsed_dim
-from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds
-from coalmine.methods.one_shot.canary_set import CanarySet
-from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
+from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.one_shot.canaries import (
+    FAMILIES,
+    CanarySet,
+    PlantedCanaries,
+    check_room,
+    clip_scale,
+    family_for,
+    largest_clip_norm,
+    matched_filter,
+    noise_scale,
+    warn_if_crowded,
+    warn_if_loud,
+)
 from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.methods.one_shot.result import one_shot_result
-from coalmine.methods.one_shot.scaled import clip_scale, matched_filter, noise_scale
-from coalmine.methods.one_shot.updates import check_room, family_for
-from coalmine.methods.one_shot.view_record import ViewRecord
-from coalmine.protocol import Audit, Release, View
+from coalmine.methods.one_shot.scores import SCORES, Evidence, find_score
+from coalmine.methods.one_shot.strata import StrataEvidence
+from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
+from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.finding import Check, Finding
-from coalmine.results.result import Result
-from coalmine.stats import Null
+from coalmine.results.result import Result, common_delta
+from coalmine.results.summary import list_rounds
+from coalmine.results.verdict import USER
+from coalmine.stats import CosineNull, Null
+from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, check_flat, flat, to_numpy
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import AnyVector, check_flat, flat, is_tensor, like, norm, to_numpy
+
+_MOST_CANARIES = 1_000_000  # as many as scores can be kept for
+_LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
 
 
 class OneShot(Audit):
@@ -109,21 +133,24 @@ class OneShot(Audit):
         noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.dim, self._kind, tensors = parsed_dim(model)
+        self.dim, self._kind, tensors = _read_model(model)
         self.rounds = check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
-        self.design: Design = design
         self.norm = None if norm is None else check_positive("norm", norm)
+        if self.canaries > _MOST_CANARIES:
+            raise InputError(f"canaries must be at most {_MOST_CANARIES:,}, got {canaries:,}")
+        if design not in get_args(Design):
+            raise InputError(f"design must be coin-flips or fixed, got {design!r}")
+        self.design: Design = design
         self.participation = parse_sampling(participation) if isinstance(participation, str) else participation
         check_kind("participation", self.participation, Sampling, "a text such as epochs:1 or a Sampling")
-        check_canaries(self.canaries, design)
-        self._count = 2 * self.canaries
-        self.participation.check(self._count, self.rounds)
+        count = 2 * self.canaries
+        self.participation.check(count, self.rounds)
         self._drawn: dict[int, Ints] = {}  # canaries of each round, where the training draws them itself
         self._largest_draw: FixedSize | None = None
-        self.family: str = family or family_for(self.dim, self._count)
-        check_room(self.family, self.dim, self._count)
+        self.family: str = family or family_for(self.dim, count)
+        check_room(self.family, self.dim, count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
         self._noise_scale = noise_scale(noise_per_layer, known_layers)
@@ -143,22 +170,46 @@ class OneShot(Audit):
 
     def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
-        self._record = ViewRecord(
-            view,
-            self._canaries,
-            self.participation,
-            rounds=self.rounds,
-            score=score,
-            initial=initial,
-            drawn=self._drawn,
-            weights=matched_filter(self._canaries.scale, self._noise_scale),
-        )
-        self.view, self.views, self.score = view, (self._record.view,), self._record.score
-        if self._plants and self._record.view.kind != "update":
+        self.view, self._view = view, parse_view(view)
+        _check_rounds(view, self._view, self.rounds)
+        self.score = find_score(score, self._view, view)
+        self.views = (self._view,)
+        if self._plants and self._view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
+        self._initial = self._read_initial(initial)
+        self._previous = self._initial  # the model that the next release is compared with
+        # In which rounds plant and observe were called, and the norm of the canaries in each.
+        self._planted, self._observed, self._aborted = (np.zeros(self.rounds, dtype=bool) for _ in range(3))
+        self._norms, self._clip_norms = np.full(self.rounds, np.nan), np.full(self.rounds, np.nan)
+        # How often each canary was due since the last release.
+        self._due = np.zeros(self._canaries.count, dtype=np.int64)
+        # Where all canaries take part in the same rounds, known to the adversary, their scores are one dot product.
+        self._shares_rounds = self.participation.knowledge == "rounds" and {
+            len(self._present(t)) for t in range(self.rounds)
+        } <= {0, self._canaries.count}
+        takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
+        self._evidence = Evidence(SCORES[self.score], self._canaries.dense, **takes_part)
+        self._in_tensors: StrataEvidence | None = None
+        if self._canaries.strata:
+            self._in_tensors = StrataEvidence(self._canaries.strata, self._view, **takes_part)
+        self._weights = matched_filter(self._canaries.scale, self._noise_scale)
         self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
+
+    def _read_initial(self, initial: AnyVector | None) -> Vector | None:
+        """Return the initial model as a vector if the view compares with it, or None."""
+        if not needs_initial(self.view):
+            if initial is not None:
+                raise InputError(f"the view {self.view} does not compare models: leave out initial=")
+            return None
+        if initial is None:
+            raise InputError(f"the view {self.view} compares models: pass initial=, the model before the first round")
+        return copy.deepcopy(check_flat(flat(initial, self._tensor_names), "the initial model", self.dim))
+
+    @property
+    def _tensor_names(self) -> Sequence[str]:
+        return () if self._canaries.layers is None else self._canaries.layers.names
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -201,7 +252,7 @@ class OneShot(Audit):
         """
         if not self._plants:
             return
-        due = self.canaries * max(self._record.rate(round) for round in range(self.rounds))
+        due = self.canaries * max(self._rate(round) for round in range(self.rounds))
         if clients is not None:
             warn_if_crowded(due, clients)
         warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
@@ -219,18 +270,30 @@ class OneShot(Audit):
         """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
         if layers is not None and clip_norms is not None:
             self._canaries = replace(self._canaries, scale=clip_scale(clip_norms, Layers.of(layers).check(self.dim)))
-            self._watch(self.view, self.score, self._record.initial)
+            self._watch(self.view, self.score, self._initial)
         if layers is not None and self._canaries.layers is None:
             named = Layers.of(layers).check(self.dim)
-            if stratify and not self._record.log.planted.any():
+            if stratify and not self._planted.any():
                 self._canaries = replace(self._canaries, layers=named)
-                self._watch(self.view, self.score, self._record.initial)
+                self._watch(self.view, self.score, self._initial)
             self._inspection.layers = named
         self._inspection.even_noise |= even_noise
         self._inspection.sampling = sampling or self._inspection.sampling
         self._inspection.noise_multiplier = noise_multiplier or self._inspection.noise_multiplier
 
     # During the training
+
+    def _present(self, round: int) -> Ints:
+        """Return the canaries due in a round, inserted and held out."""
+        if round in self._drawn:
+            return self._drawn[round]
+        return self.participation.draw(
+            self._canaries.count, self.rounds, seed=self.seed, round=round, purpose="participation"
+        )
+
+    def _rate(self, round: int) -> float:
+        """Return the expected share of the canaries that take part in a round."""
+        return self.participation.expected(self._canaries.count, self.rounds, round) / self._canaries.count
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> PlantedCanaries | None:
         """Return the canaries to add to a round's sum.
@@ -253,23 +316,43 @@ class OneShot(Audit):
         if trial is not None:
             return None
         start = time.perf_counter()
-        if self._finished:
-            raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
-        self._record.log.check_plant(round)
-        norm = canary_norm(round, clip_norm, self.norm)
-        present = self._record.plant(round, norm=norm, clip_norm=clip_norm)
-        clients = self._record.rate(round) * self.canaries
-        planted = self._canaries.planted(present, norm, clients, self._kind) if self._plants else None
-        self._inserted = None if planted is None else (round, planted)
+        self._check_plant(round)
+        if not check_number("clip_norm", clip_norm) > 0:
+            raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
+        if math.isinf(clip_norm) and self.norm is None:
+            raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
+        length = clip_norm if self.norm is None else min(clip_norm, self.norm)
+        present = self._present(round)
+        self._planted[round], self._norms[round], self._clip_norms[round] = True, length, clip_norm
+        self._due[present] += 1
+        planted = None
+        if self._plants:
+            # They count as the expected number of clients: the actual one would reveal how many are inserted.
+            planted = self._canaries.planted(present, length, self._rate(round) * self.canaries, self._kind)
+            self._inserted = (round, planted)
         self._seconds += time.perf_counter() - start
         return planted
 
-    def record(self, release: Release) -> None:
-        """Score all canaries, inserted and held out, against a release.
+    def _check_plant(self, round: int) -> None:
+        """Raise if a round does not exist, or is not the next one."""
+        if self._finished:
+            raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
+        self._check_round(check_count("round", round, least=0))
+        if self._planted[round]:
+            raise InputError(f"plant was already called for round {round}: call it once per round")
+        missing = np.flatnonzero(~self._planted[:round])
+        if len(missing):
+            raise InputError(
+                f"plant was called for round {round} before {list_rounds(missing)}: call it in the order of rounds, "
+                "and skip for rounds that were aborted"
+            )
 
-        Args:
-            release: What the view shows of a round: its ``kind`` must be the view's. Its vector may be a NumPy array or
-                a tensor, or a list or state dict of them; scores are computed on its device.
+    def _check_round(self, round: int) -> None:
+        if not 0 <= round < self.rounds:
+            raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
+
+    def record(self, release: Release) -> None:
+        """Score all canaries, inserted and held out, against a release, and note it for the checks.
 
         Raises:
             InputError: If the view does not see this release, if plant was not called for the round, if it was already
@@ -278,27 +361,76 @@ class OneShot(Audit):
         if release.trial is not None:
             return
         start = time.perf_counter()
-        names = () if self._canaries.layers is None else self._canaries.layers.names
-        vector = check_flat(flat(release.vector, names), f"the release of round {release.round}", self.dim)
-        if vector is not release.vector:
-            release = replace(release, vector=vector)
+        vector = flat(release.vector, self._tensor_names)
+        release = replace(release, vector=check_flat(vector, f"the release of round {release.round}", self.dim))
         inspected = self._plants and release.kind == "update"
         if inspected:
             self._inspect(release)
-        if not inspected or self._record.view.kind == "update":
-            self._record.record(release)
+        if not inspected or self._view.kind == "update":
+            self._check_release(release)
+            self._score(release)
         self._seconds += time.perf_counter() - start
 
     def _inspect(self, release: Release) -> None:
         """Record an update for the checks."""
-        round, log = release.round, self._record.log
-        if 0 <= round < self.rounds and log.planted[round] and not log.aborted[round]:
+        round = release.round
+        if 0 <= round < self.rounds and self._planted[round] and not self._aborted[round]:
             planted_in, planted = self._inserted or (round, None)
             self._inserted = None  # frees its memory before the canaries are scored
             # A training may add its noise to the sum in place, and even release the same array.
             inserted = planted.as_planted() if planted is not None and planted_in == round else None
             del planted
-            self._inspection.record(release, float(log.clip_norms[round]), inserted)
+            self._inspection.record(release, float(self._clip_norms[round]), inserted)
+
+    def _check_release(self, release: Release) -> None:
+        """Raise if the view cannot see a release, or not at this time."""
+        round = release.round
+        if release.kind != self._view.kind:
+            raise InputError(f'the view {self.view} takes releases of kind "{self._view.kind}", got "{release.kind}"')
+        self._check_round(round)
+        if not self._view.shows(round, self.rounds):
+            raise InputError(f"the view {self.view} does not see round {round}")
+        if self._observed[round]:
+            raise InputError(f"round {round} was already observed: call observe once per release")
+        if not self._planted[round]:
+            raise InputError(f"plant was not called for round {round}: call it before observe")
+
+    def _score(self, release: Release) -> None:
+        """Add a release to the scores."""
+        round, vector = release.round, release.vector
+        change = vector if self._previous is None else vector - like(self._previous, vector)
+        if self._weights is not None:
+            change = change * like(self._weights, change)
+        length = norm(change)
+        epochs = self.participation
+        ends_epoch = isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
+        if length > 0:
+            terms: Any = {"shift": self._shift(release), "rate": self._rate(round), "ends_epoch": ends_epoch}
+            dense = self._due[: self._canaries.dense.count]
+            self._evidence.add(change, length, due=dense, **terms)
+            if self._in_tensors is not None:
+                self._in_tensors.add(change, due=self._due, **terms)
+        elif self._due.any():
+            raise InputError(
+                f"round {round} released a zero update although canaries took part: call skip if it was aborted"
+            )
+        else:
+            self._evidence.add_nothing(ends_epoch=ends_epoch)
+        self._observed[round] = True
+        self._due = np.zeros_like(self._due)
+        if self._previous is not None and not shows_one_release(self._view):
+            self._previous = copy.deepcopy(vector)
+
+    def _shift(self, release: Release) -> float | None:
+        """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""
+        if release.kind == "update" and release.divisor is not None:
+            return float(self._norms[release.round]) / release.divisor
+        if SCORES[self.score].needs_divisor:
+            raise InputError(
+                f"the score {self.score} needs the number that the sum of round {release.round} was divided by: give "
+                "observe(divisor=…), or use the score max"
+            )
+        return None
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.
@@ -322,12 +454,15 @@ class OneShot(Audit):
 
     def discard(self, round: int) -> None:
         """Take back the canaries inserted into a round that failed, so that it can be repeated."""
-        self._record.discard(round)
+        if round < self.rounds and self._planted[round] and not self._observed[round]:
+            self._planted[round] = False
+            self._due[self._present(round)] -= 1
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Record an aborted round: it counts as one without canaries."""
         if trial is None:
-            self._record.skip(round)
+            self.discard(round)
+            self._planted[round] = self._aborted[round] = True
             if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
                 self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
@@ -340,9 +475,9 @@ class OneShot(Audit):
         if trial is not None or not self._plants:
             return ()
         if isinstance(self.participation, Observed):
-            return range(self._count)
-        present = self._record.present(round)
-        if self.design == "fixed" and len(present) == self._count:
+            return range(self._canaries.count)
+        present = self._present(round)
+        if self.design == "fixed" and len(present) == self._canaries.count:
             present = present[self.members[present]]
         return tuple(present.tolist())
 
@@ -374,11 +509,15 @@ class OneShot(Audit):
         Raises:
             InputError: If nothing was observed yet.
         """
-        return self._record.scores()
+        if not self._observed.any():
+            raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
+        values = self._evidence.scores()
+        scored, members = ~np.isnan(values), self.members[: len(values)]
+        return values[scored & members], values[scored & ~members]
 
     def null(self) -> Null | None:
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
-        return self._record.null()
+        return self._evidence.null()
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""
@@ -386,7 +525,7 @@ class OneShot(Audit):
 
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
-        epsilon = None if self.is_silent else rough_epsilon(*self.scores())
+        epsilon = None if self._evidence.is_silent else rough_epsilon(*self.scores())
         return {} if epsilon is None else {f"one-shot/{self.view}/epsilon_estimate": epsilon}
 
     def result(
@@ -409,54 +548,119 @@ class OneShot(Audit):
             InputError: If plant was not called for a round, a release of the view was not observed, or
                 ``delta`` differs from the claim's.
         """
-        self._record.log.check_complete(self._record.view, self.view)
+        missing = [t for t in range(self.rounds) if self._view.shows(t, self.rounds) and not self._observed[t]]
+        if missing:
+            raise InputError(
+                f"the view {self.view} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
+                "what each released"
+            )
+        tested = None
         if claim is not None:
-            check_kind("claim", claim, Claim, "a Claim")
-        tested = None if claim is None else self.tested_claim(claim)
-        if claim is not None and tested is not None and not self._is_like_members(claim):
+            check_kind("claim", claim, Claim, "a coalmine.Claim")
+            tested = self.tested_claim(claim)
+        inserted, held_out = self.scores()
+        null = self.null()
+        evidence = canary_evidence(
+            inserted,
+            held_out,
+            null=null,
+            signs=self.family == "hadamard",
+            design=self.design,
+            delta=common_delta(delta, tested),
+            confidence=confidence,
+            claim=tested,
+            expected=self._evidence.expected_separation(),
+        )
+        test, warnings = normality(inserted, "inserted")
+        like_members = claim is None or self._is_like_members(claim)
+        if not like_members:
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
             # their own, which other draws do not refute.
             self._inspection.sampling = self._inspection.claimed_sampling(claim) or EveryRound()
-        result = one_shot_result(self, self._record, self._inspection, delta=delta, confidence=confidence, claim=tested)
-        if claim is not None and not self._is_like_members(claim):
-            findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in result.findings]
-            result = replace(result, findings=findings)
+        checks, findings = self._inspection.findings(tested, self._in_tensors, self.members)
+        if not like_members:
+            findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in findings]
         self._finished = True
-        return replace(
-            result,
-            metrics={**result.metrics, **(metrics or {})},
+        return Result(
+            method="one-shot",
+            view=self.view,
+            unit=USER,
+            adversary=adversary(self.view),
+            score_name=self.score,
+            seed=self.seed,
+            estimates=evidence.estimates,
+            scores=evidence.scores,
+            null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
+            claim=tested,
+            claim_test=evidence.claim_test,
+            recipe=evidence.recipe,
+            checks=checks,
+            findings=findings,
+            ceiling=evidence.ceiling,
+            warnings=[*warnings, *self._warnings(tested), *self.notes],
+            metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
+            arrays=self._canaries_by_score(),
             timing={"audit_s": self._seconds},
-            config=self._config() | self._record.log.clipping(),
+            config=self._config() | self._clipping(),
         )
+
+    def _canaries_by_score(self) -> dict[str, Ints]:
+        """Return the numbers of the inserted and of the held-out canaries, in the ascending order of their scores."""
+        values = self._evidence.scores()
+        order = np.argsort(values, kind="stable")
+        ranked = order[~np.isnan(values[order])]
+        inserted = self.members[ranked]
+        return {"inserted_canaries": ranked[inserted], "held_out_canaries": ranked[~inserted]}
+
+    def _warnings(self, claim: Claim | None) -> Iterator[str]:
+        """Yield what to be careful with in the result."""
+        if self._evidence.is_silent:
+            yield "no canary took part in a round that the view shows, so there is no evidence"
+        if self._evidence.is_noiseless:
+            yield (
+                "no noise detected: beside canaries, a release contains only rounding errors, and the lower bound is "
+                "the largest that scores of this precision can show"
+            )
+        if claim is not None and self._knows_rounds and isinstance(claim.sampling, Poisson | FixedSize):
+            yield (
+                f"the score {self.score} knows the rounds of each canary, but the claim for {claim.sampling} assumes "
+                f"that they are secret: compare with a claim for {self.sampling}"
+            )
+        crowd = f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb each other"
+        if 4 * self.canaries > self.dim:
+            yield f"{crowd}: fewer would show more"
+        elif claim is not None and self._shares_rounds and not FAMILIES[self.family].orthonormal:
+            # Cosines of Gaussian canaries that share a round are not independent: each is noise to the others, of
+            # variance k/d. Even without any other noise they look like a Gaussian mechanism with μ = √(d/k).
+            limit = float(epsilon_gdp(math.sqrt(self.dim / self.canaries), claim.delta))
+            if limit <= 2 * claim.epsilon:
+                yield f"{crowd}: even without noise they would show only about ε = {limit:.3g}; fewer would show more"
+        if claim is not None and self.noise_per_layer is not None:
+            limited = largest_clip_norm(self.noise_per_layer)
+            if limited is not None:
+                yield (
+                    "the noise of each tensor was stated (noise_per_layer), and the claim covers it only if clip norms "
+                    f"are as small: that of {limited[0]} at most {limited[1]:.2g} of all of them together"
+                )
 
     # The claim
 
     @property
-    def knows_rounds(self) -> bool:
+    def _knows_rounds(self) -> bool:
         """Whether the score uses the rounds in which a canary takes part."""
-        return self._record.knows_rounds
-
-    @property
-    def shares_rounds(self) -> bool:
-        """Whether all canaries take part in the same rounds, known to the adversary."""
-        return self._record.evidence.history.shared_rounds
-
-    @property
-    def is_noiseless(self) -> bool:
-        """Whether a release was nothing but canaries, as far as its precision shows."""
-        return self._record.evidence.is_noiseless
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether the view has shown no round with canaries."""
-        return self._record.evidence.is_silent
+        return self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
 
     @property
     def sampling(self) -> Sampling:
         """Sampling to account for, against an adversary who knows what the score uses."""
-        if self.knows_rounds:
-            return sampling_of_known_rounds(self._record.present, count=self._count, rounds=self.rounds)
-        return self._largest_draw or self.participation.accounted(self._count, self.rounds)
+        if not self._knows_rounds:
+            return self._largest_draw or self.participation.accounted(self._canaries.count, self.rounds)
+        # Secret sampling does not protect from an adversary who knows the rounds: only their number counts.
+        times = np.zeros(self._canaries.count, dtype=np.int64)
+        for round in range(self.rounds):
+            times[self._present(round)] += 1
+        most = max(1, int(times.max()))
+        return EveryRound() if most == self.rounds else AtMost(most)
 
     def _is_like_members(self, claim: Claim) -> bool:
         """Whether canaries take part as those do whom the claim protects."""
@@ -480,7 +684,7 @@ class OneShot(Audit):
         if claim.rounds is None:
             claim = claim.replace(rounds=self.rounds)
         secret = isinstance(claim.sampling, Poisson | FixedSize)
-        unchanged = self._is_like_members(claim) and not (secret and self.knows_rounds)
+        unchanged = self._is_like_members(claim) and not (secret and self._knows_rounds)
         if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
             return claim
         # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is
@@ -493,21 +697,68 @@ class OneShot(Audit):
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps, as arrays by name."""
-        return {**self._record.state(), **self._inspection.state(), "seconds": np.array(self._seconds)}
+        previous = np.zeros(0, dtype=np.float32) if self._previous is None else to_numpy(self._previous)
+        state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
+        state |= {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
+        state |= self._evidence.state() | self._inspection.state()
+        return state if self._in_tensors is None else state | self._in_tensors.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
-        self._record.restore(state)
+        for name in _LOGGED:
+            setattr(self, f"_{name}", np.array(state[name]))
+        self._due = np.array(state["due"])
+        self._previous = np.array(state["before"]) if len(state["before"]) else None
+        self._evidence.restore(state)
+        if self._in_tensors is not None:
+            self._in_tensors.restore(state)
         self._inspection.restore(state)
         self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
-        initial = self._record.initial
-        start = "" if initial is None else hashlib.blake2b(to_numpy(initial).tobytes(), digest_size=6).hexdigest()
+        start = ""
+        if self._initial is not None:
+            start = hashlib.blake2b(to_numpy(self._initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config()}, initial={start})"
 
     def _config(self) -> dict[str, Any]:
         names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
         uneven = {} if self.noise_per_layer is None else {"noise_per_layer": self.noise_per_layer}
         return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)} | uneven
+
+    def _clipping(self) -> dict[str, str]:
+        """Return the setting ``clip_norm`` that `plant` was told: one number, the range of several, or ``none``."""
+        norms = self._clip_norms[~np.isnan(self._clip_norms)]
+        if not norms.size:
+            return {}
+        ends = list(dict.fromkeys([float(norms.min()), float(norms.max())]))
+        return {"clip_norm": "none" if ends[-1] == np.inf else " to ".join(f"{end:g}" for end in ends)}
+
+
+def _read_model(model: Any) -> tuple[int, VectorKind, Layers | None]:
+    """Return the number of parameters, what vectors to give, and the tensors of the model if they are known."""
+    if isinstance(model, int | float | str | np.generic):
+        number: Any = model
+        return check_count("the number of parameters", number, least=2), VectorKind(), None
+    if is_tensor(model) or hasattr(model, "__array__"):
+        size = check_count("the number of parameters", int(math.prod(model.shape)), least=2)
+        return size, VectorKind.of(model), None
+    if isinstance(model, Iterator):  # such as module.parameters(), which can be read only once
+        model = list(model)
+    if not (hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple)):
+        raise InputError(
+            "model must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
+            f"one flat tensor), got {type(model).__name__}"
+        )
+    layers = Layers.of(model)
+    return check_count("the number of parameters", layers.dim, least=2), VectorKind.of(model), layers
+
+
+def _check_rounds(name: str, view: View, rounds: int) -> None:
+    """Raise if a view asks for rounds that the training does not have."""
+    if view.every is not None and view.every > rounds:
+        raise InputError(f"the view {name} skips all {rounds} rounds: use final, or a smaller N")
+    for round in view.at:
+        if round >= rounds:
+            raise InputError(f"the view {name} includes round {round}, but rounds run from 0 to {rounds - 1}")

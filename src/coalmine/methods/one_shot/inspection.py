@@ -14,11 +14,9 @@ from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Epochs, FixedSize, Poisson, Sampling
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
-from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
-from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
-from coalmine.methods.one_shot.precision import largest_roundings
+from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise, noise_findings
+from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding

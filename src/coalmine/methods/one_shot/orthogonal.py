@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
+from coalmine.parallel import single_thread
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.threads import single_thread
 from coalmine.vectors import Device, on, to_numpy
 
 MOST_NUMBERS = 1 << 23

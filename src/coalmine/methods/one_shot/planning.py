@@ -6,27 +6,44 @@ docs/one-shot.md explains the numbers.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import asdict, dataclass
+from functools import cache, cached_property
 from typing import Any
 
-from coalmine import claims
-from coalmine.claims import Claim, Sampling, parse_sampling
-from coalmine.errors import check_count, check_kind, check_positive
-from coalmine.methods.one_shot.audit_power import MOST_TRIED, AuditPower, participation_rate
-from coalmine.methods.one_shot.costs import extra_noise, step_left
+import numpy as np
+from scipy import stats
+
+from coalmine.arrays import Floats
+from coalmine.claims import AtMost, Claim, Epochs, FixedSize, Poisson, Sampling, parse_sampling
+from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
+from coalmine.methods.one_shot.canaries import extra_noise, step_left
+from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.methods.one_shot.views import parse_view
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
+from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
 """Shares of the claimed noise, and powers, that a plan is made for."""
 
-_DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 # The default number of canaries is a quarter of a round's average: up to a half cost no accuracy where it was measured
 # (docs/one-shot.md), and a step three quarters as long is within what learning rates are tuned to.
 _AFFORDABLE_SHARE = 0.25
 _FEWEST, _MOST = 20, 1000
 _NOTICEABLE_SHARE = 0.05
+
+# Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
+_DIGITS = (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91)
+_TRIED: tuple[int, ...] = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
+MOST_TRIED = _TRIED[-1]
+"""The largest number of canaries that is tried."""
+
+_STEP = 8  # of these numbers
+_DRAWS = 1_999
+_QUANTILES, _ALWAYS_ENOUGH = 11, 50
+_FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +54,6 @@ class PlannedNumber:
         noise: The share of the claimed noise that is really there.
         power: Probability to refute the claim then.
         canaries: Inserted canaries that the audit needs, by the test that it uses; None if more than were tried.
-        exact_null: Inserted canaries needed if the null distribution of the scores is known.
-        counted: Inserted canaries needed if as many held-out canaries are counted instead.
         per_round: Expected number of them in a round.
         share: Their share of a round's average; None if the number of clients is unknown.
         extra_noise: By how much they make the noise larger, as a fraction; None if the dimension is unknown.
@@ -47,8 +62,6 @@ class PlannedNumber:
     noise: float
     power: float
     canaries: int | None
-    exact_null: int | None
-    counted: int | None
     per_round: float | None
     share: float | None
     extra_noise: float | None
@@ -67,7 +80,6 @@ class Plan:
         dim: Number of parameters, or None.
         default: The number of canaries that `coalmine run` inserts if none is set; None without ``clients``.
         rows: The numbers of canaries, for every share of the noise and every power.
-        powers: Triples (share of the noise, canaries, power) with an exact null, for the figure.
         notes: Sentences on what the numbers do not cover.
     """
 
@@ -79,7 +91,6 @@ class Plan:
     dim: int | None
     default: int | None
     rows: tuple[PlannedNumber, ...]
-    powers: tuple[tuple[float, int, float], ...]
     notes: tuple[str, ...]
 
     @property
@@ -106,12 +117,12 @@ class Plan:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the rows as a table of texts: its columns, and its cells."""
-        columns = ["noise", "power", "canaries", "exact null", "counted", "per round", "of the average", "extra noise"]
+        columns = ["noise", "power", "canaries", "per round", "of the average", "extra noise"]
         return columns, [
             [
                 f"{row.noise:g}",
                 f"{row.power:.0%}",
-                *(_whole(count) for count in (row.canaries, row.exact_null, row.counted)),
+                f">{MOST_TRIED:,}" if row.canaries is None else f"{row.canaries:,}",
                 _short(row.per_round),
                 "-" if row.share is None else f"{row.share:.0%}",
                 "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
@@ -119,26 +130,10 @@ class Plan:
             for row in self.rows
         ]
 
-    def figure(self) -> Any:
-        """Return the power by number of canaries as an altair chart."""
-        import altair as alt
-
-        values = [{"noise": f"{noise:g}", "canaries": n, "power": power} for noise, n, power in self.powers]
-        x = alt.X(
-            "canaries:Q", title="inserted canaries", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s")
-        )
-        y = alt.Y("power:Q", title="power", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-        names = [f"{noise:g}" for noise in NOISES]
-        color = alt.Color("noise:N", title="share of the noise", scale=alt.Scale(domain=names))
-        lines = alt.Chart(alt.InlineData(values=values)).mark_line(point=True).encode(x=x, y=y, color=color)
-        wanted = alt.Chart(alt.InlineData(values=[{"power": min(POWERS)}])).mark_rule(color="gray", strokeDash=[4, 3])
-        return (lines + wanted.encode(y="power:Q")).properties(width=420, height=220)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the plan, ready for JSON."""
         fields = {name: getattr(self, name) for name in ("view", "test", "confidence", "clients", "dim", "default")}
-        powers = [{"noise": noise, "canaries": n, "exact_null_power": power} for noise, n, power in self.powers]
-        return {**fields, "rows": [asdict(row) for row in self.rows], "powers": powers, "notes": list(self.notes)}
+        return {**fields, "rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
 
     def __str__(self) -> str:
         columns, rows = self.cells()
@@ -190,9 +185,7 @@ def plan(
     scheme = parse_sampling(sampling) if isinstance(sampling, str) else sampling
     check_kind("sampling", scheme, Sampling, "a text such as poisson:0.01 or a Sampling")
     check_positive("noise_multiplier", noise_multiplier)
-    claim = claims.Claim(
-        noise_multiplier=noise_multiplier, sampling=scheme, rounds=check_count("rounds", rounds), delta=delta
-    )
+    claim = Claim(noise_multiplier=noise_multiplier, sampling=scheme, rounds=check_count("rounds", rounds), delta=delta)
     clients = None if clients is None else check_positive("clients", clients)
     dim = None if dim is None else check_count("dim", dim, least=2)
     power = AuditPower(claim=claim, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim)
@@ -205,7 +198,6 @@ def plan(
         dim=dim,
         default=None if clients is None else default_canaries(power, clients=clients, rate=power.due, dim=dim),
         rows=tuple(_row(power, noise, wanted, clients, dim) for noise in NOISES for wanted in POWERS),
-        powers=tuple((noise, n, power.exact_null(noise, n)) for noise in NOISES for n in _DRAWN),
         notes=power.notes,
     )
 
@@ -230,8 +222,7 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
     affordable = clients * _AFFORDABLE_SHARE / (1 - _AFFORDABLE_SHARE) / rate
     needed = 0
     if power is not None and affordable < _MOST:
-        of = power.counted if power.test == "counted" else power.exact_null
-        needed = power.needed(of, min(NOISES), min(POWERS)) or 0
+        needed = power.needed(min(NOISES), min(POWERS)) or 0
     if needed * rate > clients:
         needed = 0
     count = int(min(_MOST, max(_FEWEST, affordable, needed)))
@@ -240,16 +231,13 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
 
 def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
     """Return the number of canaries for a share of the noise and a power, and what they cost."""
-    exact_null, counted = (power.needed(of, noise, wanted) for of in (power.exact_null, power.counted))
-    canaries = counted if power.test == "counted" else exact_null
+    canaries = power.needed(noise, wanted)
     per_round = None if canaries is None else canaries * power.due
     noise_multiplier = power.claim.noise_multiplier or 0.0
     return PlannedNumber(
         noise=noise,
         power=wanted,
         canaries=canaries,
-        exact_null=exact_null,
-        counted=counted,
         per_round=per_round,
         share=None if per_round is None or clients is None else 1 - step_left(per_round, clients),
         extra_noise=None
@@ -265,5 +253,226 @@ def _short(number: float | None) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _whole(count: int | None) -> str:
-    return f">{MOST_TRIED:,}" if count is None else f"{count:,}"
+# Power
+
+
+def participation_rate(sampling: Sampling, rounds: int) -> float:
+    """Return the share of the rounds that a client takes part in.
+
+    Example:
+        >>> participation_rate(AtMost(5), rounds=20)
+        0.25
+    """
+    match sampling:
+        case Epochs():
+            return min(1.0, sampling.epochs / rounds)
+        case AtMost():
+            return min(1.0, sampling.times / rounds)
+        case _:
+            return 1.0 if sampling.rate is None else sampling.rate
+
+
+def numbers_inserted(canaries: int) -> list[int]:
+    """Return evenly likely numbers of inserted canaries if a coin decides on each of twice as many.
+
+    Example:
+        >>> numbers_inserted(5)
+        [2, 3, 4, 4, 5, 5, 5, 6, 6, 7, 8]
+    """
+    if canaries > _ALWAYS_ENOUGH:  # the number hardly varies
+        return [canaries]
+    quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    numbers = stats.binom.ppf(quantiles, 2 * canaries, 0.5)
+    return [int(number) for number in np.clip(numbers, 1, 2 * canaries - 1)]
+
+
+class AuditPower:
+    """The power of an audit's test of a claim, by share of the noise and number of canaries.
+
+    Args:
+        claim: The claim, with a noise multiplier.
+        view: What the adversary sees.
+        rate: Share of the rounds that a canary takes part in.
+        confidence: One minus the false-alarm rate of the test.
+        dim: Number of parameters, a fifth of the canaries being in single tensors; None if all of them have random
+            directions and do not disturb each other.
+
+    Example:
+        >>> from coalmine.claims import Claim, EveryRound
+        >>> claim = Claim(noise_multiplier=3.0, sampling=EveryRound(), rounds=10, delta=1e-5)
+        >>> power = AuditPower(claim=claim, view="updates", rate=1.0)
+        >>> power.power(0.5, 50) > 0.95, power.power(1.0, 50) < 0.05
+        (True, True)
+    """
+
+    def __init__(
+        self, *, claim: Claim, view: str, rate: float, confidence: float = 0.95, dim: int | None = None
+    ) -> None:
+        self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
+        self._alpha, self._sampling = 1 - check_confidence(confidence), claim.sampling
+        self._curve = cache(claim.curve)
+        self.power = cache(self._power)
+        self._secret_rounds = cache(
+            lambda noise: secret_rounds_curve(noise * (claim.noise_multiplier or 0.0), rate, claim.rounds or 0)
+        )
+        self._rank_sum = cache(_rank_sum)
+
+    @property
+    def due(self) -> float:
+        """Expected share of the canaries in a round that has any: all of them, if they share a few rounds."""
+        return 1.0 if isinstance(self._sampling, AtMost) else self.rate
+
+    @property
+    def test(self) -> str:
+        """Whether `OneShot` knows the null distribution: not where canaries have several rounds of their own."""
+        match self._sampling:
+            case Poisson() | FixedSize():
+                secret = True
+            case Epochs():
+                secret = self._sampling.epochs > 1
+            case _:
+                secret = False
+        return "counted" if self.view == "updates" and secret else "exact-null"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the power does not cover."""
+        notes = []
+        if self.view == "updates" and isinstance(self._sampling, Epochs):
+            notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
+        if self.view.startswith(("every", "rounds")):
+            notes.append(
+                f"The numbers are for final-change; {self.view} is scored by its largest cosine, and needs more."
+            )
+        if self.view == "final":
+            notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
+        return tuple(notes)
+
+    def truth(self, noise: float) -> Curve:
+        """Return the trade-off curve that the attack reaches if this share of the noise is there."""
+        if self.view == "updates" and isinstance(self._sampling, Poisson | FixedSize):
+            # The accountant's curve covers both directions of adding or removing a client, and the attack has only one.
+            return self._secret_rounds(noise)
+        if self.view == "updates":
+            return self._curve(noise)
+        # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
+        # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
+        # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
+        sigma, variance = noise * (self.claim.noise_multiplier or 0.0), 0.0
+        if isinstance(self._sampling, Poisson):
+            variance = self.rate * (1 - self.rate) / sigma**2
+        return GaussianDP(self.rate * math.sqrt(self.claim.rounds or 0) / sigma * math.sqrt(2 / (2 + variance)))
+
+    def needed(self, noise: float, power: float) -> int | None:
+        """Return the fewest canaries that detect a share of the noise with a power, or None if more than were tried."""
+        check_probability("power", power)
+        # Upwards in steps, since power decreases again where canaries disturb each other, then by bisection.
+        steps = [*range(_STEP - 1, len(_TRIED) - 1, _STEP), len(_TRIED) - 1]
+        high: int | None = next((step for step in steps if self.power(noise, _TRIED[step]) >= power), None)
+        if high is None:
+            return None
+        low = max(-1, high - _STEP)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.power(noise, _TRIED[middle]) >= power else (middle, high)
+        needed: int = _TRIED[high]
+        return needed
+
+    def _power(self, noise: float, canaries: int) -> float:
+        """Return the power of the audit's test with so many inserted canaries if a share of the noise is there."""
+        claim, truth, scored = self._curve(1.0), self._disturbed(noise, canaries), self._scored(canaries)
+        powers = []
+        for inserted in numbers_inserted(scored):
+            if self.test == "counted":
+                test = self._rank_sum(inserted, 2 * scored - inserted)
+                powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
+            else:
+                test = self._rank_sum(inserted, None)
+                powers.append(known_null_power(test, claim, truth, self._alpha, by_signs=True))
+        return float(np.mean(powers))
+
+    def _scored(self, canaries: int) -> int:
+        """Return how many canaries the test of the claim is about: those in single tensors have one of their own."""
+        return canaries if self.dim is None else canaries - canaries // IN_TENSORS
+
+    def _disturbed(self, noise: float, canaries: int) -> Curve:
+        """Return `truth` for so many canaries that disturb each other."""
+        truth = self.truth(noise)
+        if self.dim is None or not isinstance(truth, GaussianDP):
+            return truth
+        # Those in single tensors are not orthogonal to the others: each adds 1/dim of a canary's square to the variance
+        # of their scores, in the same direction every round.
+        return GaussianDP((truth.mu**-2 + canaries / IN_TENSORS / self.dim) ** -0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedCurve(Curve):
+    """The trade-off curve of an attack, from simulated scores.
+
+    Args:
+        members: Scores of inserted canaries, shape (m,).
+        nonmembers: Scores of held-out canaries, shape (n,).
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> curve = SimulatedCurve(rng.normal(1, 1, 10_000), rng.normal(0, 1, 10_000))
+        >>> round(float(curve.tpr(np.array(0.1))), 1), round(float(curve.fpr(np.array(0.5))), 2)
+        (0.4, 0.16)
+    """
+
+    members: Floats
+    nonmembers: Floats
+
+    @cached_property
+    def _points(self) -> tuple[Floats, Floats]:
+        """TPR and FPR at the score of each member, ascending."""
+        size = self.members.size
+        above = np.searchsorted(np.sort(self.nonmembers), np.sort(self.members), side="left")[::-1]
+        return (np.arange(size) + 0.5) / size, 1 - above / self.nonmembers.size
+
+    def tpr(self, fpr: Floats) -> Floats:
+        """Return the TPR at each ``fpr``."""
+        tprs, fprs = self._points
+        return np.asarray(np.interp(fpr, fprs, tprs))
+
+    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
+        """Return the TPR from ln FPR."""
+        return self.tpr(np.exp(log_fpr))
+
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the FPR at each ``tpr``."""
+        return np.asarray(np.interp(tpr, *self._points))
+
+    @property
+    def kink(self) -> float:
+        """FPR of the median member."""
+        return float(self.fpr(np.array(0.5)))
+
+
+def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> SimulatedCurve:
+    """Return the curve of the likelihood-ratio score for canaries that take part in each round with a probability.
+
+    Args:
+        noise_multiplier: Noise standard deviation on the sum over the clip norm.
+        rate: The probability.
+        rounds: Number of rounds, all of which the adversary sees.
+
+    Example:
+        >>> curve = secret_rounds_curve(1.0, rate=1.0, rounds=1)  # the Gaussian mechanism: Φ(−1) = 0.1587
+        >>> round(float(curve.fpr(np.array(0.5))), 2)
+        0.16
+    """
+    rng = np.random.default_rng(0)
+    draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
+    sides = np.zeros((2, draws))
+    # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).
+    for _ in range(rounds):
+        observed = rng.normal(0.0, noise_multiplier, (2, draws))
+        observed[0] += rng.random(draws) < rate
+        with np.errstate(divide="ignore"):
+            sides += np.logaddexp(np.log1p(-rate), np.log(rate) + (observed - 0.5) / noise_multiplier**2)
+    return SimulatedCurve(*sides)
+
+
+def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
+    return RankSum(members, nonmembers, np.random.default_rng(0), draws=_DRAWS)

@@ -17,15 +17,13 @@ from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Sampling
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.evidence import Evidence
-from coalmine.methods.one_shot.scores import Max, Sum
-from coalmine.methods.one_shot.updates import UpdateCanaries
+from coalmine.methods.one_shot.scores import Evidence, Max, Sum
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.results.finding import Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats.noise_tests import LEAST_P_VALUE
-from coalmine.vectors import Device, on, take, to_numpy, zeros
+from coalmine.vectors import Device, on, take, to_numpy
 
 IN_TENSORS = 5
 """One canary in so many lies in a single tensor."""
@@ -156,68 +154,6 @@ def _groups(layers: Layers) -> dict[str, Ints]:
     if len(together) >= 2:
         groups["small tensors" if len(small) > 1 else small[0][0]] = together
     return groups
-
-
-@dataclass(frozen=True, eq=False)
-class StratifiedCanaries:
-    """Dense canaries followed by those of strata, as one family (see `UpdateCanaries`).
-
-    Args:
-        dense: Canaries that use all coordinates.
-        strata: Canaries of single tensors.
-    """
-
-    dense: UpdateCanaries
-    strata: Sequence[Stratum]
-
-    @property
-    def dim(self) -> int:
-        """Number of coordinates."""
-        return self.dense.dim
-
-    @property
-    def count(self) -> int:
-        """Number of all canaries."""
-        return self.dense.count + sum(stratum.canaries.count for stratum in self.strata)
-
-    @property
-    def seed(self) -> int:
-        """Seed of the dense canaries."""
-        return self.dense.seed
-
-    @property
-    def orthonormal(self) -> bool:
-        """Canaries of a stratum are not orthogonal to dense ones."""
-        return False
-
-    def dots(self, vector: Vector) -> Floats:
-        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        parts = [stratum.canaries.dots(take(vector, stratum.coordinates)) for stratum in self.strata]
-        return np.concatenate([self.dense.dots(vector), *parts])
-
-    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
-        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        weights = np.asarray(weights, dtype=np.float64)
-        total = self.dense.total(weights[: self.dense.count], device)
-        for stratum in self.strata:
-            if weights[stratum.indices].any():
-                total[on(device, stratum.coordinates)] += stratum.canaries.total(weights[stratum.indices], device)
-        return total
-
-    def canary(self, index: int) -> Vector:
-        """Return one canary, (dim,)."""
-        return next(self.each([range(self.count)[index]]))
-
-    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
-        """Yield these canaries one by one, for indices in ascending order."""
-        yield from self.dense.each([index for index in indices if index < self.dense.count], device)
-        for stratum in self.strata:
-            stop = stratum.first + stratum.canaries.count
-            members = [index - stratum.first for index in indices if stratum.first <= index < stop]
-            for part in stratum.canaries.each(members, device):
-                canary = zeros(self.dim, device)
-                canary[on(device, stratum.coordinates)] = part
-                yield canary
 
 
 class StrataEvidence:

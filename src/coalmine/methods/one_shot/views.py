@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coalmine.errors import check_kind, did_you_mean
-from coalmine.parsing import parse_kind
+from coalmine.errors import check_kind, did_you_mean, parse_kind
 from coalmine.protocol import View
 
 VIEWS = ("final", "final-change", "updates", "every:N", "rounds:A,B,…")

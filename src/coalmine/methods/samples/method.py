@@ -2,7 +2,7 @@
 
 from coalmine.methods.method import Method
 from coalmine.results.result import Result
-from coalmine.results.units import EXAMPLE, Unit
+from coalmine.results.verdict import EXAMPLE, Unit
 
 
 class SamplesMethod(Method):

@@ -18,9 +18,9 @@ from coalmine.methods.estimates import (
     with_stricter_bound,
 )
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
-from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
+from coalmine.stats.exposure import epsilon_from_exposure
 
 USERS = "users"
 """View of the attack on users."""
@@ -31,6 +31,7 @@ _SPLIT = "training and test users were split at random, and each is one person"
 
 def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: Design) -> CanaryEvidence:
     """Return the evidence about all users who share a phrase together."""
+    # Phrases are exchangeable, and nothing is known of their scores' distribution: no null, no claim.
     evidence = canary_evidence(
         scores.members,
         scores.observed,
@@ -70,9 +71,10 @@ def user_evidence(
     copies = neighbors_apart(max(1, most_users), claim)
     bounds = bounds_per_copy(scores, delta=delta, confidence=confidence, design=design, copies=copies)
     limit = f"no phrase could be shared by more than {most_users} users"
+    # Jagielski (2023): ε ≥ ln 2 · (exposure - 1) for the median exposure; an estimate, since its rates are counted.
     estimates = [
         *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(float(np.median(exposures))), copies)),
+        Estimate("median-exposure", epsilon_from_exposure(float(np.median(exposures))) / copies),
     ]
     members, nonmembers = scores.members, scores.observed
     independent = design == "fixed"  # without coin flips there is no test that does not assume it
@@ -96,6 +98,7 @@ def attack_evidence(
     estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
     estimates = with_stricter_bound(estimates, scores.members, scores.observed, copies=copies)
     counts = scores.members.size, scores.observed.size
+    # Users were not drawn by coins, so the bounds assume a random split instead.
     return CanaryEvidence(
         estimates=[replace(e, assumes=f"{e.assumes}; {_SPLIT}") if e.valid else e for e in estimates],
         scores=scores,
@@ -109,6 +112,7 @@ def recomputed(result: Result, siblings: Sequence[Result]) -> Result:
     """Return a result with its estimates and claim test computed again from its scores."""
     scores = result.scores
     assert scores is not None
+    # The same three functions as in the audit, on stored scores and the terms that the result kept.
     if result.view == USERS:
         evidence = attack_evidence(scores, result.claim, **result.recipe)
     elif result.unit is USER:

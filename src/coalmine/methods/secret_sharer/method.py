@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coalmine.config import SettingError, Settings
+from coalmine.config import SettingError
 from coalmine.errors import InputError
-from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
@@ -21,16 +20,15 @@ from coalmine.progress import reporting
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
-from coalmine.results.units import PHRASE, USER, Unit
+from coalmine.results.verdict import PHRASE, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.arrays import Floats, Ints
-    from coalmine.claims import Claim
+    from coalmine.arrays import Floats
     from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
-    from coalmine.methods.secret_sharer.phrases import Insertion, PhraseCanaries
+    from coalmine.methods.secret_sharer.phrases import Insertion
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.rounds import Rounds
 
@@ -39,9 +37,9 @@ TABLE = "text-training"
 SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
 """Views whose estimates the terminal prints as tables."""
 
-# Settings that apply to a stored model; all others describe a training and what is inserted into it.
+# Settings that apply to a stored model; all others describe what is inserted into a training's data.
 _OF_STORED_MODEL = {
-    *("model", "model_settings", "device", "model_weights", "canaries", "reference_weights"),
+    *("model_weights", "canaries", "reference_weights"),
     *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
 
@@ -106,12 +104,18 @@ class SecretSharerMethod(Method):
     def check(cls, run: Any) -> None:
         """Raise a `SettingError` for settings that do not go together with the rest of a run."""
         settings: SecretSharerSettings = run.methods[NAME]
-        if settings.model_weights is not None:
-            _check_stored_model(run, settings)
-            return
-        for key in ("canaries", "reference_weights"):
-            if getattr(settings, key) is not None:
-                raise SettingError(f"{key} belongs to a trained model: set model_weights as well", [NAME, key])
+        if settings.model_weights is None:
+            for key in ("canaries", "reference_weights"):
+                if getattr(settings, key) is not None:
+                    raise SettingError(f"{key} belongs to a trained model: set model_weights as well", [NAME, key])
+        elif settings.canaries is None:
+            raise SettingError("model_weights needs canaries, such as canaries.json of a run", [NAME, "canaries"])
+        else:
+            # What is inserted into a training's data does not apply to a model that is only queried.
+            defaults = SecretSharerSettings()
+            for key in sorted(settings.model_fields_set - _OF_STORED_MODEL):
+                if getattr(settings, key) != getattr(defaults, key):
+                    raise SettingError(f"{key} is about a training, and a trained model is only queried", [NAME, key])
         inserting = next((name for name in ("one-shot", "canife") if name in run.methods), None)
         if settings.regime == "central" and inserting is not None and TABLE not in run.trainings:
             raise SettingError(
@@ -125,6 +129,7 @@ class SecretSharerMethod(Method):
         from coalmine.methods.secret_sharer.phrases import insert
         from coalmine.methods.secret_sharer.users import set_aside
 
+        # Before the insertion, so that the reference model never sees a canary.
         data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
         insertion = insert(data, self.settings.phrases(data, self.training.seed))
         self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
@@ -138,6 +143,7 @@ class SecretSharerMethod(Method):
         training = self.training
         if self.settings.regime == "federated":
             return None
+        # The paper's central learning: SGD on records, shuffled or user by user (Section 4.2, regimes 1 and 3).
         if training.clip_norm != "none" or training.noise_multiplier:
             raise InputError(
                 f"central training neither clips nor adds noise: remove clip_norm = {training.clip_norm} and "
@@ -159,111 +165,69 @@ class SecretSharerMethod(Method):
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per score and unit, and for a training of this run one of the attack on users."""
-        if trained is None:
-            return self._stored_results()
-        from coalmine.simulation import Training
-
-        assert self.insertion is not None
-        assert self._splits is not None
-        insertion, settings = self.insertion, self.settings
-        reference = self._reference_model(self._splits)
-        self._module = trained.module()
-        start = time.perf_counter()
-        claim = None
-        if isinstance(trained, Training) and trained.mechanism.private:
-            claim = trained.claim(settings.delta)
-        results = self._phrase_results(
-            self._module, reference, insertion.phrases, insertion.users, insertion.most_users, claim, metrics
-        )
-        if _has_users_without_canaries(insertion):
-            from coalmine.methods.secret_sharer.users import user_attack
-
-            attack = user_attack(
-                self._module,
-                members=insertion.data,
-                nonmembers=self._splits.test,
-                without=insertion.sharers,
-                reference=reference,
-                delta=settings.delta,
-                confidence=settings.confidence,
-                claim=claim,
-                seed=insertion.phrases.seed,
-            )
-            results = [*results[:2], attack, *results[2:]]  # after both views of the exposure
-        seconds = time.perf_counter() - start
-        return self._method_results(results, copies=insertion.copies, config=self.config, seconds=seconds)
-
-    def _stored_results(self) -> MethodResults:
-        """Return one result per score and unit of a stored model."""
-        from coalmine.methods.secret_sharer.stored_model import load_model
-
-        start = time.perf_counter()
-        settings = self.settings
-        assert settings.model_weights is not None
-        canaries, users, most_users = self._stored
-        module, reference = load_model(self.training, canaries, Path(settings.model_weights)), None
-        if settings.reference_weights is not None:
-            reference = load_model(self.training, canaries, Path(settings.reference_weights))
-        results = self._phrase_results(module, reference, canaries, users, most_users)
-        stored = ("model_weights", "canaries", "reference_weights")
-        config = {"model": self.training.model} | {name: getattr(settings, name) for name in stored}
-        return self._method_results(results, config=config, seconds=time.perf_counter() - start)
-
-    def _phrase_results(
-        self,
-        module: nn.Module,
-        reference: nn.Module | None,
-        canaries: PhraseCanaries,
-        users: Ints | None,
-        most_users: int | None,
-        claim: Claim | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> list[Result]:
-        """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
         from coalmine.methods.secret_sharer.audit import SecretSharer
+        from coalmine.methods.secret_sharer.stored_model import load_model
+        from coalmine.methods.secret_sharer.users import user_attack, users_left
+        from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
 
+        settings, start = self.settings, time.perf_counter()
+        reference, claim, copies = None, None, None
+        if self.insertion is None or trained is None:
+            canaries, users, most_users = self._stored
+            module = load_model(self.training, canaries, Path(str(settings.model_weights)))
+            if settings.reference_weights is not None:
+                reference = load_model(self.training, canaries, Path(settings.reference_weights))
+            stored = ("model_weights", "canaries", "reference_weights")
+            config = {"model": self.training.model} | {name: getattr(settings, name) for name in stored}
+        else:
+            insertion, config = self.insertion, self.config
+            canaries, users, most_users = insertion.phrases, insertion.users, insertion.most_users
+            copies = insertion.copies
+            reference = self._reference_model()
+            start = time.perf_counter()  # training the reference model is not auditing
+            self._module = module = trained.module()
+            # Central training, and one without noise, claim nothing.
+            if isinstance(trained, Training) and trained.mechanism.private:
+                claim = trained.claim(settings.delta)
         self.audit = SecretSharer(
             module,
             canaries=canaries,
             users=users,
             most_users=most_users,
-            prefix=self.settings.prefix,
-            references=self.settings.references,
-            limit=self.settings.limit or None,
-            width=self.settings.width,
+            prefix=settings.prefix,
+            references=settings.references,
+            limit=settings.limit or None,
+            width=settings.width,
             reference=reference,
         )
+        # The audit needs nothing but the final model, so it does not have to take part in the training.
         self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
-        if canaries.inserted.all():
-            return []
+        terms: dict[str, Any] = {"delta": settings.delta, "confidence": settings.confidence, "claim": claim}
         units: tuple[PrivacyUnit, ...] = ("phrase",) if users is None else ("user", "phrase")
-        return [
-            self.audit.result(
-                score=score,
-                unit=unit,
-                delta=self.settings.delta,
-                confidence=self.settings.confidence,
-                claim=claim,
-                metrics=metrics,
+        results = []
+        # Without held-out phrases there is nothing to compare with, only counts of memorized phrases.
+        for score in () if canaries.inserted.all() else memorization.score_names:
+            results += [self.audit.result(score=score, unit=unit, metrics=metrics, **terms) for unit in units]
+        if self.insertion is not None and users_left(self.insertion.data, self.insertion.sharers).size:
+            assert self._splits is not None
+            attack = user_attack(
+                module,
+                members=self.insertion.data,
+                nonmembers=self._splits.test,
+                without=self.insertion.sharers,
+                reference=reference,
+                seed=canaries.seed,
+                **terms,
             )
-            for score in memorization.score_names
-            for unit in units
-        ]
-
-    def _method_results(
-        self, results: Sequence[Result], *, copies: Ints | None = None, config: Mapping[str, Any], seconds: float
-    ) -> MethodResults:
-        """Return the results with settings and time, and the memorization next to them."""
-        assert self.audit is not None
+            results.insert(2, attack)  # after both views of the exposure
+        timing = {"audit_s": time.perf_counter() - start}
         return MethodResults(
             method=self.name,
-            results=[
-                replace(result, timing={"audit_s": seconds}, config={**config, **result.config}) for result in results
-            ],
-            summary=_NOTHING_HELD_OUT if self.audit.canaries.inserted.all() else None,
-            extras={"memorization": self.audit.memorization().to_dict(self.audit.users, copies)},
+            results=[replace(result, timing=timing, config={**config, **result.config}) for result in results],
+            summary=_NOTHING_HELD_OUT if canaries.inserted.all() else None,
+            extras={"memorization": memorization.to_dict(users, copies)},
         )
 
     def losses(self) -> tuple[Floats, Floats]:
@@ -282,11 +246,11 @@ class SecretSharerMethod(Method):
         write_canaries(self.insertion, directory / "canaries.json")
         save_weights(self._module, directory / "weights.safetensors")
 
-    def _reference_model(self, splits: Splits) -> nn.Module | None:
+    def _reference_model(self) -> nn.Module | None:
         """Return a model trained on the users set aside, who hold no canaries; None if there are none."""
-        if self._aside is None:
+        if self._aside is None or self._splits is None:
             return None
-        module, aside = self.training.module(splits), replace(splits, train=self._aside)
+        module, aside = self.training.module(self._splits), replace(self._splits, train=self._aside)
         training = self.build_training(aside, module) or self.training.training(aside, module)
         with reporting("reference model", training.rounds) as advance:
             training.run(
@@ -315,10 +279,25 @@ class SecretSharerMethod(Method):
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return what was memorized by configuration, then the estimates of the main views."""
+        # The other views (losses, calibrated losses) are in the report.
         shown = [result for result in found.results if result.view in SHOWN_VIEWS]
+        estimates = super().tables(replace(found, results=shown))
         memorization = found.extras.get("memorization")
-        lead = [_memorization_table(memorization)] if memorization else []
-        return [*lead, *super().tables(replace(found, results=shown))]
+        if not memorization:
+            return estimates
+        rows = []
+        for row in memorization["configurations"]:
+            spans = [f"{row[key][0]:,} to {row[key][1]:,}" if row[key] else "-" for key in ("users", "copies")]
+            counts = [f"{row[key]} of {row['canaries']}" for key in ("random_sampling", "beam_search")]
+            median = fixed(row["median_exposure"], 2)
+            rows.append([f"{row['p_u']:.4g}", f"{row['p_e']:.4g}", *spans, *counts, median])
+        title = (
+            f"{memorization['planted']} inserted phrases: {memorization['random_sampling']} memorized (likelier than "
+            f"all {memorization['references']:,} random ones), {memorization['beam_search']} extracted (first result "
+            "of a beam search)"
+        )
+        columns = ["p_u", "p_e", "users", "copies", "memorized", "extracted", "median exposure"]
+        return [Table(title, columns, rows), *estimates]
 
     @classmethod
     def highlights(cls, found: MethodResults) -> list[str]:
@@ -334,68 +313,3 @@ class SecretSharerMethod(Method):
         )
         examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
         return [f"{text}, such as {examples[0]}." if examples else f"{text}."]
-
-
-def _check_stored_model(run: Any, settings: SecretSharerSettings) -> None:
-    """Refuse settings of a training and of the insertion, which a trained model would ignore."""
-    if settings.canaries is None:
-        raise SettingError(
-            "model_weights needs canaries, the file of phrases inserted into the model's training data (canaries.json "
-            "of an earlier run)",
-            [NAME, "canaries"],
-        )
-    ignored = [(NAME, key) for key in _changed(settings)]
-    others = [name for name in run.methods if name != NAME and registry.get(name).training_type is not None]
-    table = TABLE if TABLE in run.trainings else "training"
-    # A [training] that other methods audit keeps its settings.
-    if table in run.trainings and (table == TABLE or not others):
-        ignored += [(table, key) for key in _changed(run.trainings[table])]
-    if ignored:
-        raise SettingError(
-            f"{', '.join(key for _, key in ignored)}: a trained model is only queried, so settings of a training and "
-            f"of the insertion do not apply. Remove them; {', '.join(sorted(_OF_STORED_MODEL))} apply.",
-            ignored[0],
-        )
-
-
-def _changed(settings: Settings) -> list[str]:
-    """Return the settings that were changed from their defaults but do not apply to a stored model."""
-    defaults = type(settings)()
-    return sorted(
-        key for key in settings.model_fields_set - _OF_STORED_MODEL if getattr(settings, key) != getattr(defaults, key)
-    )
-
-
-def _memorization_table(memorization: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            f"{row['p_u']:.4g}",
-            f"{row['p_e']:.4g}",
-            _span(row["users"]),
-            _span(row["copies"]),
-            f"{row['random_sampling']} of {row['canaries']}",
-            f"{row['beam_search']} of {row['canaries']}",
-            fixed(row["median_exposure"], 2),
-        ]
-        for row in memorization["configurations"]
-    ]
-    title = (
-        f"{memorization['planted']} inserted phrases: {memorization['random_sampling']} memorized (likelier than all "
-        f"{memorization['references']:,} random ones), {memorization['beam_search']} extracted (first result of a beam "
-        "search)"
-    )
-    return Table(title, ["p_u", "p_e", "users", "copies", "memorized", "extracted", "median exposure"], rows)
-
-
-def _span(span: tuple[int, int] | None) -> str:
-    return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
-
-
-def _has_users_without_canaries(insertion: Insertion) -> bool:
-    """Return whether there are users to attack: real ones, and not selected as a sharer of any canary."""
-    import numpy as np
-
-    from coalmine.methods.secret_sharer.users import first_clients, synthetic
-
-    data = insertion.data
-    return not synthetic(data) and len(np.setdiff1d(first_clients(data), insertion.sharers)) > 0

@@ -21,10 +21,10 @@ from coalmine.methods.estimates import neighbors_apart
 from coalmine.methods.secret_sharer.evidence import USERS, attack_evidence
 from coalmine.progress import track
 from coalmine.results.result import Result
-from coalmine.results.units import USER
+from coalmine.results.verdict import USER
 from coalmine.seeds import generator
 from coalmine.simulation.client import ignored_index, tensors
-from coalmine.simulation.data.federated import Examples, FederatedData, Task
+from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.flat import device_of
 from coalmine.stats import Scores
 
@@ -75,14 +75,21 @@ def user_attack(
         >>> user_attack(untrained, members=splits.train, nonmembers=splits.test).bound.epsilon
         0.0
     """
+    members_left = users_left(members, without)
+    if not members_left.size:
+        raise InputError(
+            "no member is left to attack: every training user shares a canary (lower p_u), or clients are synthetic"
+        )
     scores = Scores(
-        _scores(module, reference, members, np.setdiff1d(first_clients(members), without)),
-        _scores(module, reference, nonmembers, first_clients(nonmembers)),
+        _scores(module, reference, members, members_left),
+        _scores(module, reference, nonmembers, users_left(nonmembers)),
     )
-    copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), claim)
+    # Another user takes the place of the one left out, with all the clients of either.
+    most = max(int(np.unique(_owners(data), return_counts=True)[1].max()) for data in (members, nonmembers))
+    copies = neighbors_apart(most, claim)
     evidence = attack_evidence(scores, claim, delta=delta, confidence=confidence, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
-    calibrated = reference is not None
+    calibrated = reference is not None  # then the reference model's loss is subtracted
     return Result(
         method="secret-sharer",
         view=USERS,
@@ -102,49 +109,34 @@ def user_attack(
     )
 
 
+@torch.no_grad()
 def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData, clients: Ints) -> Floats:
-    """Return one score per client that has examples."""
+    """Return minus the mean loss per token of each client, in nats, calibrated by a reference model if there is one."""
     scores = []
     for client in track(clients.tolist(), "losses of users"):
-        examples = data.client(client)
-        if not len(examples):
-            continue
-        loss = _mean_loss(module, data.task, examples)
-        reference_loss = 0.0 if reference is None else _mean_loss(reference, data.task, examples)
-        scores.append(reference_loss - loss)
-    if not scores:
-        raise InputError("every training user shares a canary, so no member is left to attack: lower p_u")
+        losses = []
+        for model in (module,) if reference is None else (module, reference):
+            inputs, targets = tensors(data.client(client), data.task, device=device_of(model))
+            logits = model.eval()(inputs).flatten(0, -2)
+            # Per token, so that users with long and with short texts are comparable.
+            losses.append(float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(data.task))))
+        scores.append(sum(losses[1:]) - losses[0])
     return np.array(scores)
 
 
-@torch.no_grad()
-def _mean_loss(module: nn.Module, task: Task, examples: Examples) -> float:
-    """Return the mean cross-entropy per token in nats."""
-    inputs, targets = tensors(examples, task, device=device_of(module))
-    logits = module.eval()(inputs).flatten(0, -2)
-    return float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(task)))
-
-
-def owners(data: FederatedData) -> npt.NDArray[np.str_]:
+def _owners(data: FederatedData) -> npt.NDArray[np.str_]:
     """Return the user that each client belongs to, shape (clients,)."""
     return np.array([name.rpartition("#")[0] or name for name in data.names])
 
 
-def synthetic(data: FederatedData) -> bool:
-    """Return whether the clients are synthetic: examples dealt at random, which belong to nobody."""
-    return data.names[0].startswith("iid-")
+def users_left(data: FederatedData, without: Ints | Sequence[int] = ()) -> Ints:
+    """Return the first client of each user, but for some clients; none if clients are synthetic and belong to nobody.
 
-
-def first_clients(data: FederatedData) -> Ints:
-    """Return the first client of each user; a user's other clients are not independent of it."""
-    if synthetic(data):
-        raise InputError("synthetic clients of shuffled examples are not users: attack natural or balanced clients")
-    return np.sort(np.unique(owners(data), return_index=True)[1])
-
-
-def most_clients(data: FederatedData) -> int:
-    """Return the largest number of clients that one user was cut into."""
-    return int(np.unique(owners(data), return_counts=True)[1].max())
+    A user's other clients are not independent of the first.
+    """
+    if data.names[0].startswith("iid-"):
+        return np.zeros(0, dtype=np.int64)
+    return np.setdiff1d(np.unique(_owners(data), return_index=True)[1], np.asarray(without, dtype=np.int64))
 
 
 def set_aside(data: FederatedData, share: float, *, seed: int = 0) -> tuple[FederatedData, FederatedData | None]:
@@ -166,7 +158,8 @@ def set_aside(data: FederatedData, share: float, *, seed: int = 0) -> tuple[Fede
     """
     if not 0 <= share < 1:
         raise InputError(f"reference_share must be in [0, 1), got {share}")
-    user_of = np.unique(owners(data), return_inverse=True)[1]
+    # A user may be cut into several clients, which belong together.
+    user_of = np.unique(_owners(data), return_inverse=True)[1]
     users = int(user_of.max()) + 1
     count = round(share * users)
     if not count:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count, check_positive, check_probability
-from coalmine.parsing import parse_kind
+from coalmine.errors import InputError, check_count, check_positive, check_probability, parse_kind
 from coalmine.simulation.data.federated import FederatedData, Splits, consecutive_bounds, numbered_within
 
 if TYPE_CHECKING:

@@ -23,11 +23,10 @@ from torch.nn.grad import conv2d_weight
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant
+from coalmine.simulation.client import SGD, LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded, weights_of
-from coalmine.simulation.models.layers import SoftEmbedding, TiedLinear
-from coalmine.simulation.optimizers import SGD
+from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded
+from coalmine.simulation.models.text import SoftEmbedding, TiedLinear
 
 Uses = Sequence[tuple[Tensor, Tensor]]
 """What a layer saw: the inputs and the deltas of each of its uses in a forward pass."""
@@ -285,7 +284,7 @@ class Layerwise(Kernel):
         with torch.no_grad():
             squares = [squared_norms(layer, uses[layer], len(clients)) for layer in self._recorder.layers]
             norms = self._learning_rate * torch.stack(squares).sum(0).sqrt().numpy()
-            factors = -self._learning_rate * clip_factors(norms, weights_of(clients), clip_norm)
+            factors = -self._learning_rate * clip_factors(norms, clip_norm)
             scales = torch.from_numpy(factors).to(out)
             scaled = {layer: [(x, d * _like_rows(scales, d)) for x, d in seen] for layer, seen in uses.items()}
             self.model.flatten(self._recorder.gradients(scaled, 1), out=out)

@@ -1,0 +1,354 @@
+"""The files of results, written and read: ``result.json``, ``scores-METHOD-VIEW.npz`` for each result, a manifest.
+
+``manifest.json`` has the SHA-256 digest of every file that results rest on. A reader refuses a directory whose files
+differ from it, so damage and careless edits never pass for results. Whoever can change a file can change the manifest
+too: that is why the gate (`coalmine.runs.recompute`) computes estimates and verdicts again instead of reading them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import coalmine
+from coalmine.errors import InputError, check_kind, did_you_mean
+from coalmine.files import write_arrays, write_json
+from coalmine.reading import read_arrays, read_json
+from coalmine.results.directory import PROVENANCE, RESULT, RUN, RunDirectory
+from coalmine.results.result import MethodResults, Result, Results, environment
+from coalmine.stats import Scores
+
+SCHEMA = 3
+"""Version of the result format; ``schema.json`` describes it."""
+
+MANIFEST = "manifest.json"
+
+FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor")
+"""What nobody but the owner of a training knows: its data, the people in it, the model, how well that works, what it is
+for, who curates the data, what is released, and who made the audit."""
+
+
+def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return the one shape of all JSON that coalmine writes: schema, version, results, and what else there is."""
+    return {"schema": SCHEMA, "coalmine": coalmine.__version__, "results": [dict(r) for r in results], **more}
+
+
+def results_to_dict(results: Sequence[Result], **more: Any) -> dict[str, Any]:
+    """Return results as they are written to ``result.json`` and printed by ``--json``."""
+    return envelope([result.to_dict() for result in results], **more)
+
+
+def save(
+    results: Result | Sequence[Result],
+    directory: Path | str,
+    *,
+    facts: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write results to a directory that ``coalmine report``, ``check`` and ``compare`` read.
+
+    Args:
+        results: One result or several.
+        directory: Where to write ``result.json`` and the scores. It is created if needed.
+        facts: What the report and the model card should say of the training, by the names in `FACTS`.
+        overwrite: Whether to replace the results that an earlier `save` wrote there.
+
+    Raises:
+        InputError: If the directory holds a run, or results and ``overwrite`` is False, if two results have the same
+            method, view and variant, or if a fact is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> from coalmine import check_mechanism
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=20)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save(result, directory)
+        ...     sorted(path.name for path in Path(directory).iterdir())
+        ['manifest.json', 'provenance.json', 'result.json', 'scores-mechanism-release.npz']
+    """
+    several = [results] if isinstance(results, Result) else list(results)
+    for result in several:
+        check_kind("a result", result, Result, "a Result, or a list of them")
+    _check_names(several)
+    stated = checked_facts(facts or {})
+    directory = Path(directory)
+    if (directory / RUN).exists():
+        raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
+    if (directory / RESULT).exists():
+        if not overwrite:
+            raise InputError(
+                f"{directory} holds results, which would be overwritten: choose another directory, or pass "
+                "overwrite=True"
+            )
+        # The manifest goes first: a kill in between leaves nothing that passes for results.
+        for path in [directory / MANIFEST, *map(directory.joinpath, digests(directory))]:
+            path.unlink(missing_ok=True)
+    for result in several:
+        write_scores(result, directory)
+    write_json(directory / PROVENANCE, provenance())
+    more: dict[str, Any] = {"auditor": stated.pop("auditor")} if "auditor" in stated else {}
+    write_content(results_to_dict(several, **more, **({"facts": stated} if stated else {})), directory)
+
+
+def checked_facts(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return facts as texts.
+
+    Raises:
+        InputError: If the name of one is not in `FACTS`.
+    """
+    for name in facts:
+        if name not in FACTS:
+            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
+    return {name: str(value) for name, value in facts.items()}
+
+
+def write_method_results(found: MethodResults, directory: Path) -> None:
+    """Write a method's scores, arrays and extra documents."""
+    _check_names(found.results)
+    for result in found.results:
+        write_scores(result, directory)
+    for name, document in found.extras.items():
+        write_json(directory / f"{name}.json", document)
+
+
+def write_scores(result: Result, directory: Path) -> None:
+    """Write a result's scores, which ``coalmine estimate`` reads too, and its further arrays."""
+    if result.scores is not None:
+        sides = {"members": result.scores.members, "nonmembers": result.scores.nonmembers}
+        write_arrays(scores_path(result, directory), {name: side for name, side in sides.items() if side is not None})
+    if result.arrays:
+        write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
+
+
+def write_content(content: Mapping[str, Any], directory: Path) -> None:
+    """Write ``result.json``, and last of all the manifest.
+
+    Seconds are left out, so that a run gives the same bytes however often it was stopped. They are in the log.
+    """
+    results = [{key: value for key, value in result.items() if key != "timing"} for result in content["results"]]
+    write_json(directory / RESULT, {**content, "results": results})
+    write_manifest(directory)
+
+
+def scores_path(result: Result, directory: Path) -> Path:
+    """Return the path of a result's scores."""
+    return directory / f"scores-{result.file_stem}.npz"
+
+
+def provenance(seeds: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return date, versions, commit where it is known, and seeds of results that are complete now.
+
+    The date is in a file of its own, since ``result.json`` has the same bytes however often a run was stopped.
+    """
+    root = Path(coalmine.__file__).parents[2]
+    commit = {}
+    if (root / ".git").exists():  # coalmine itself is run from a repository
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            commit = {"commit": done.stdout.strip()}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "coalmine": coalmine.__version__, **commit, **environment(), "seeds": dict(seeds or {})}
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 digest of each file that results rest on: results, settings, scores, a method's documents."""
+    patterns = [RESULT, PROVENANCE, "scores-*.npz", "arrays-*.npz"]
+    if (directory / RUN).is_file():  # all of the directory is ours
+        patterns = ["*.json", "*.npz", "*.toml"]
+    found = {}
+    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
+        # run.json changes when a finished run is resumed.
+        if path.name not in (RUN, MANIFEST) and not path.name.startswith("."):
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def write_manifest(directory: Path) -> None:
+    """Write the digests of all files as they are now."""
+    write_json(directory / MANIFEST, digests(directory))
+
+
+def check_manifest(directory: Path) -> str:
+    """Return one digest of all files that results rest on.
+
+    Raises:
+        InputError: If there is no manifest, or a file was changed, removed or added since it was written.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{directory} has no {MANIFEST}, so its results are not complete: run the audit again")
+    stored, found = read_json(path), digests(directory)
+    for name in sorted({*stored, *found}):
+        if stored.get(name) != found.get(name):
+            what = "is missing" if name not in found else "was added" if name not in stored else "was changed"
+            raise InputError(
+                f"{directory / name} {what} after coalmine wrote {MANIFEST}: restore it, or run the audit again in "
+                "another directory"
+            )
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """A finished run, read from its directory.
+
+    Args:
+        path: The run directory.
+        content: What ``result.json`` holds.
+        results: Its results, with their scores if these were asked for.
+        fingerprint: One digest of all files that the results rest on.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
+    results: Sequence[Result]
+    fingerprint: str = ""
+
+    @property
+    def title(self) -> str:
+        """The run's title, or its directory's name."""
+        return str(self.content.get("title") or self.path.resolve().name)
+
+    @property
+    def trainings(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each training, by name: clients, parameters, rounds, history, metrics."""
+        return self.content.get("trainings") or {}
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the owner of the training stated about it, by the names in `FACTS`."""
+        return self.content.get("facts") or {}
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods, in the run's order."""
+        return list(dict.fromkeys(result.method for result in self.results))
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Date, versions and seeds, if they were written; results of a Python session have none."""
+        path = self.path / PROVENANCE
+        return read_json(path) if self.fingerprint and path.is_file() else {}
+
+    @property
+    def config(self) -> str | None:
+        """The run's settings as TOML, if they were written."""
+        directory = RunDirectory(self.path)
+        return directory.config if directory.exists else None
+
+    def of(self, method: str, extras: Sequence[str] = ()) -> MethodResults:
+        """Return the results of one method, with those of its extra documents that were written."""
+        return MethodResults(
+            method=method,
+            results=[result for result in self.results if result.method == method],
+            summary=(self.content.get("summaries") or {}).get(method),
+            extras=read_extras(self.path, extras),
+        )
+
+
+def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
+    """Read a finished run.
+
+    Args:
+        path: A run directory, or one that `save` wrote.
+        scores: Whether to read scores and further arrays as well.
+
+    Raises:
+        InputError: If the directory holds no results yet, they cannot be read, or a file is not as the manifest says.
+    """
+    directory = RunDirectory(path)
+    if not directory.path.is_dir():
+        raise InputError(f"there is no directory {path}")
+    if not (directory.path / RESULT).is_file():
+        if not directory.exists:
+            raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
+        state, message = directory.standing()
+        advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
+        reason = f"{state}: {message}" if message else state
+        raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
+    fingerprint = check_manifest(directory.path)
+    content = read_json(directory.path / RESULT)
+    if content.get("schema") != SCHEMA:
+        raise InputError(
+            f"{directory.path / RESULT} has schema {content.get('schema')!r:.40} (coalmine "
+            f"{content.get('coalmine')!s:.30}); this version reads schema {SCHEMA}"
+        )
+    with refusing_damage(directory.path):
+        results = read_results(content["results"], directory.path if scores else None)
+    return SavedRun(path=directory.path, content=content, results=results, fingerprint=fingerprint)
+
+
+def load(path: Path | str) -> Results:
+    """Read the results of a run directory, or of one that `save` wrote, with their scores.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        InputError: If the directory holds no results yet, or they cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from coalmine import check_mechanism
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
+        ...     load(directory)
+        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+    """
+    return Results(read_run_directory(path, scores=True).results)
+
+
+def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> list[Result]:
+    """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
+    read = []
+    for content in results:
+        result = Result.from_dict(content)
+        if directory is not None:
+            scores, arrays = scores_path(result, directory), directory / f"arrays-{result.file_stem}.npz"
+            sides = read_arrays(scores) if scores.is_file() else {}
+            result = replace(
+                result,
+                scores=Scores(sides["members"], sides["nonmembers"]) if "nonmembers" in sides else None,
+                arrays=read_arrays(arrays) if arrays.is_file() else {},
+            )
+        read.append(result)
+    return read
+
+
+def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of a method's extra documents that were written."""
+    paths = {} if directory is None else {name: directory / f"{name}.json" for name in names}
+    return {name: read_json(path) for name, path in paths.items() if path.is_file()}
+
+
+@contextmanager
+def refusing_damage(directory: Path) -> Iterator[None]:
+    """Turn errors that a damaged file of a run leads to into an `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"a file in {directory} is damaged ({reason:.200}): run the audit again") from error
+
+
+def _check_names(results: Sequence[Result]) -> None:
+    """Refuse results whose scores would be one file, here or where case does not count."""
+    taken: dict[str, Result] = {}
+    for result in results:
+        same = taken.setdefault(result.file_stem.casefold(), result)
+        if same is not result:
+            raise InputError(
+                f"the results {same.label!r:.60} and {result.label!r:.60} of {result.method} would have the same file, "
+                f"{scores_path(result, Path()).name:.100}: give them another view or variant"
+            )

@@ -1,0 +1,163 @@
+"""What the gate judges: the results of a directory, computed again from the stored scores and the settings.
+
+``coalmine check`` never reads a stored bound, p-value or verdict. Each method computes its own results again from their
+scores, arrays and terms (`coalmine.methods.method.Method.recompute`), with δ and confidence from ``config.toml``.
+Findings are judged by the p-values that their checks stored. What cannot be recomputed is guarded by the manifest.
+Stored numbers that differ from the recomputed ones, and results that the settings ask for but that are missing, are
+differences: the gate fails on them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.parallel import single_thread
+from coalmine.results import summary
+from coalmine.results.io import SavedRun, refusing_damage, scores_path
+from coalmine.results.result import Result
+from coalmine.runs.settings import RunSettings, run_from_text
+
+_COMPARED = ("unit", "verdict", "summary", "claim", "claim_test", "estimates", "ceiling", "joint_bound", "details")
+_ROUNDING = 1e-9  # relative difference that other processors and library versions may make
+_TERMS = ("delta", "confidence", "design")  # of the estimates; settings decide them where they have them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """The results of a directory, computed again.
+
+    Args:
+        results: One for each stored result.
+        differences: What ``result.json`` states otherwise, or leaves out; one sentence each.
+        not_recomputed: The results that are judged as they were stored, and why.
+    """
+
+    results: Sequence[Result]
+    differences: Sequence[str]
+    not_recomputed: Sequence[str]
+
+    @property
+    def sentence(self) -> str:
+        """What the comparison with the stored numbers showed."""
+        if self.differences:
+            count = len(self.differences)
+            return f"{count} stored {'value differs' if count == 1 else 'values differ'} from what the scores give."
+        if not self.not_recomputed:
+            return "The recomputed numbers match the stored ones. Only a second run can show that the scores are real."
+        stored = f"{len(self.not_recomputed)} of {summary.plural(len(self.results), 'result')}"
+        return f"Judged as stored, since they could not be recomputed: {stored}, such as {self.not_recomputed[0]}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the results, ready for JSON."""
+        lists = {"differences": list(self.differences), "not_recomputed": list(self.not_recomputed)}
+        return {"sentence": self.sentence, **lists}
+
+
+def recompute(run: SavedRun) -> Recomputed:
+    """Compute all results of a run again.
+
+    Args:
+        run: A run that was read with its scores.
+
+    Raises:
+        InputError: If the settings or scores cannot be read.
+    """
+    # Settings of a method that is not installed cannot be read; its results are judged as they were stored.
+    installed = all(registry.is_installed(name) for name in run.methods)
+    settings = None
+    if run.config is not None and installed:
+        settings = run_from_text(run.config, f"{run.path / 'config.toml'}")
+    differences = [*_missing(run), *([] if settings is None else _unlike_settings(run, settings))]
+    results, not_recomputed = [], []
+    with single_thread(), refusing_damage(run.path):
+        for result, stored in zip(run.results, run.content["results"], strict=True):
+            name = f"{result.method}, {result.label}"
+            try:
+                again = _recomputed(run, result, settings)
+            except InputError as error:
+                again = result
+                if settings is not None and registry.is_ours(result.method):
+                    differences.append(f"{name}: {error}")  # our methods store all that it takes
+                else:
+                    not_recomputed.append(f"{name}: {error}")
+            content = json.loads(json.dumps(again.to_dict()))
+            for key in _COMPARED:
+                differences += [f"{name}: {text}" for text in _unlike(stored.get(key), content[key], key)]
+            results.append(again)
+    return Recomputed(results=results, differences=differences, not_recomputed=not_recomputed)
+
+
+def _recomputed(run: SavedRun, result: Result, settings: RunSettings | None) -> Result:
+    """Return one result, computed again by its method."""
+    method = registry.find(result.method)
+    siblings = [other for other in run.results if other.method == result.method]
+    # Without scores of its own, a result may follow from another one of its method, as composed rounds do.
+    follows = any(result.label.startswith(f"{other.label}, ") for other in siblings)
+    if result.scores is None and not follows:
+        raise InputError("its scores are not stored")
+    if not result.recipe and not follows:
+        raise InputError("its method stores no terms to compute it from")
+    if settings is None:
+        return method.recompute(result, siblings)
+    table = settings.methods.get(result.method)
+    terms = dict(result.recipe)
+    for term in _TERMS:
+        setting = getattr(table, term, None)
+        if term in terms and setting is not None:
+            terms[term] = setting
+    again = method.recompute(replace(result, recipe=terms, unit=method.unit_of(result)), siblings)
+    return replace(again, recipe=result.recipe)
+
+
+def _missing(run: SavedRun) -> Iterator[str]:
+    """Yield what ``result.json`` leaves out or has twice."""
+    counts = Counter((result.method, result.label) for result in run.results)
+    for (method, label), count in counts.items():
+        if count > 1:
+            yield f"result.json has {count} results of {method}, {label}"
+    expected = {scores_path(result, run.path) for result in run.results}
+    for path in sorted(set(run.path.glob("scores-*.npz")) - expected):
+        yield f"{path.name} has scores, but result.json has no result of them"
+
+
+def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
+    """Yield the configured methods and views without a result, and terms that results state otherwise."""
+    for name, table in settings.methods.items():
+        method = registry.get(name)
+        results = [result for result in run.results if result.method == name]
+        if not results and not method.extras:  # phrases that were all inserted give no ε, but a document
+            yield f"config.toml has [{name}], but there is no result of it"
+        for view in method.views(table):
+            if view not in {result.view for result in results}:
+                yield f"config.toml has the view {view} of [{name}], but there is no result of it"
+    for result in run.results:
+        name = f"{result.method}, {result.label}"
+        if result.method not in settings.methods:
+            yield f"{name}: config.toml has no table [{result.method}]"
+            continue
+        training = settings.trainings.get(result.training)
+        claimed = None if result.claim is None else result.claim.noise_multiplier
+        if training is not None and claimed is not None and claimed != training.noise_multiplier:
+            yield f"{name}: the claim is about noise {claimed:g}, but config.toml has {training.noise_multiplier:g}"
+
+
+def _unlike(stored: Any, again: Any, place: str) -> Iterator[str]:
+    """Yield sentences on what differs in two JSON values by more than rounding."""
+    if isinstance(stored, Mapping) and isinstance(again, Mapping):
+        for name in dict.fromkeys([*stored, *again]):
+            yield from _unlike(stored.get(name), again.get(name), f"{place}.{name}")
+    elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
+        for i, (one, other) in enumerate(zip(stored, again, strict=True)):
+            yield from _unlike(one, other, f"{place}[{one.get('method', i) if isinstance(one, dict) else i}]")
+    elif stored != again:
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stored, again))
+        if not (numbers and math.isclose(stored, again, rel_tol=_ROUNDING)):
+            was, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (stored, again))
+            yield f"{place} is stored as {was}, recomputed as {now}"

@@ -1,0 +1,216 @@
+"""``check`` for GitHub Actions and pre-commit, and what it lists."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from coalmine.results import verdict as units
+from coalmine.results.ci import annotation_lines, step_summary
+from coalmine.results.finding import Finding
+from coalmine.results.gate import COLUMNS, judge
+from coalmine.results.io import write_manifest
+from gate_runs import directory, result
+
+ROOT = Path(__file__).parents[2]
+
+
+def refuted(**more):
+    return result(bound=9.0, claim=8.0, **more)
+
+
+def variants(count=9, **more):
+    bounds = [6.0 + 0.1 * k for k in range(count)]
+    return [result("ldp", "white-box", bound=bound, variant=f"crafter {i}", **more) for i, bound in enumerate(bounds)]
+
+
+# What is listed
+
+
+def test_of_many_variants_the_one_closest_to_its_claim_is_listed(tmp_path, run):
+    results = [*variants(), result(claim=None)]
+    shown = judge(results).folded()
+    assert [judgment.result.label for judgment in shown] == ["crafter 8, white-box", "updates"]
+    directory(tmp_path, *results)
+    _, out, _ = run("check", str(tmp_path))
+    assert "crafter 7" not in out
+    assert "8 variants" in out
+    assert "crafter 7" in run("check", str(tmp_path), "--all")[1]
+
+
+def test_every_variant_that_fails_is_listed():
+    results = [*variants(), refuted(method="ldp", view="white-box", variant="bad 1"), refuted(view="final")]
+    results.append(replace(results[-2], variant="bad 2"))
+    labels = [judgment.result.label for judgment in judge(results).folded()]
+    assert sorted(labels) == ["bad 1, white-box", "bad 2, white-box", "crafter 8, white-box", "final"]
+
+
+def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
+    results = [result(), result(view="final", claim=None), result("canife", "frozen", claim=None, unit=units.ROUND)]
+    assert [judgment.checked for judgment in judge(results).judgments] == [True, False, False]
+    limited = judge(results, max_epsilon=5.0)
+    assert [judgment.checked for judgment in limited.judgments] == [True, True, False]
+    remarks = [dict(zip(COLUMNS, row, strict=True))[""] for row in limited.rows()]
+    assert remarks == ["", "", "not checked: limit does not apply to this unit"]
+    assert "2 of 3 results were not checked." in judge(results).sentence
+    assert "not checked" not in judge(results[:1]).sentence
+
+
+def test_what_was_not_checked_is_skipped_in_junit(tmp_path, run):
+    directory(tmp_path / "run", result(), result(view="final", claim=None))
+    assert run("check", str(tmp_path / "run"), "--junit", str(tmp_path / "out.xml"))[0] == 0
+    suite = ET.parse(tmp_path / "out.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("skipped")) == ("2", "1")
+
+
+# Annotations and the step summary
+
+
+def test_failures_are_errors_and_weak_results_warnings():
+    lines = annotation_lines(judge([refuted(), result(view="final", bound=0.1, unit=units.EXAMPLE)]))
+    assert [line.split(" ")[0] for line in lines] == ["::error", "::warning"]
+    assert lines[0].startswith("::error title=one-shot%2C updates::ε ≥ ")
+    assert lines[1] == "::warning title=one-shot%2C final::too weak"
+    assert annotation_lines(judge([result(bound=6.0)])) == []
+
+
+def test_unchecked_results_get_one_warning():
+    (line,) = annotation_lines(judge([result(bound=6.0), result(view="final", claim=None)]))
+    assert line.startswith("::warning title=not checked::1 of 2 results without a lower bound, or")
+
+
+def test_no_more_annotations_than_github_shows():
+    lines = annotation_lines(judge([refuted(view=f"every:{k}") for k in range(2, 32)]))
+    assert len(lines) == 10
+    assert lines[-1].startswith("::error title=more::21 more results")
+
+
+def test_nothing_from_a_file_starts_an_annotation_or_a_row():
+    bug = Finding(check="fresh noise", sentence="100% of a\n::error::b\r, c", p_value=1e-9)
+    nasty = result(view="x,y: 5%\n::error::z|<b>`", bound=6.0, findings=[bug])
+    gate = judge([nasty])
+    (line,) = annotation_lines(gate)
+    assert "\n" not in line
+    assert "\r" not in line
+    title, message = re.fullmatch(r"::error title=(.*?)::(.*)", line).groups()
+    assert title == "one-shot%2C x%2Cy%3A 5%25%0A%3A%3Aerror%3A%3Az|<b>`"
+    assert message.startswith("100%25 of a%0A::error::b%0D, c")
+    written = step_summary(gate, "a\n# b")
+    assert written.startswith("### coalmine check: failed (a \\# b)\n")
+    assert "\\|\\<b\\>\\`" in written
+    rows = [row for row in written.splitlines() if row.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [len(COLUMNS) + 1] * 3
+
+
+def test_a_summary_says_if_nothing_was_checked():
+    assert "passed (t)" in step_summary(judge([result(bound=6.0)]), "t")
+    assert "nothing was checked (t)" in step_summary(judge([result(claim=None)]), "t")
+
+
+def test_no_text_from_a_file_is_a_command(tmp_path, run, monkeypatch):
+    command = " ::error::" * 30
+    directory(tmp_path, result(view=command, bound=9.0, claim=8.0))
+    path = tmp_path / "result.json"
+    content = json.loads(path.read_text(encoding="utf-8")) | {"title": command.strip()}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    write_manifest(tmp_path)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    code, out, err = run("check", str(tmp_path), "--github")
+    assert code == 1, err
+    token = re.match(r"::stop-commands::(\w{32})\n", out)[1]
+    stopped, commands = out.split(f"::{token}::\n")
+    assert "::error::" in stopped
+    assert [line[:20] for line in commands.splitlines()] == ["::error title=one-sh"]
+
+
+def test_github_needs_its_variable_and_excludes_json(tmp_path, run, monkeypatch):
+    directory(tmp_path, result(bound=6.0))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    code, out, err = run("check", str(tmp_path), "--github")
+    assert (code, out, "GITHUB_STEP_SUMMARY=summary.md" in err) == (2, "", True)  # refused before anything is printed
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "missing" / "summary.md"))
+    assert run("check", str(tmp_path), "--github")[0] == 2
+    assert run("check", str(tmp_path), "--github", "--json")[0] == 2
+
+
+# The action and the hook, run as GitHub and pre-commit do
+
+
+def steps():
+    """The steps of ``action.yml``: their environment and script. A few lines of YAML need no library."""
+    for step in re.split(r"^    - name: ", (ROOT / "action.yml").read_text(encoding="utf-8"), flags=re.M)[1:]:
+        environment = dict(re.findall(r"^        (\w+): \$\{\{ (\S+) \}\}$", step, re.M))
+        script = re.search(r"^      run: \|\n((?:        .*\n?)+)", step, re.M)[1]
+        yield environment, script
+
+
+def defaults():
+    inputs = (ROOT / "action.yml").read_text(encoding="utf-8").split("\nruns:")[0]
+    return dict(re.findall(r"^  ([\w-]+):\n(?:    (?!default).*\n)*    default: \"(.*)\"$", inputs, re.M))
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Make ``coalmine`` and a ``python`` that only notes its arguments available to scripts."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, script in {
+        "coalmine": f'exec {shlex.quote(sys.executable)} -m coalmine "$@"',
+        "python": f'printf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "arguments"))}',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    return tmp_path
+
+
+def act(step, inputs):
+    """Run a step's script as a composite action does, with these inputs."""
+    environment, script = step
+    values = {f"inputs.{name}": value for name, value in {**defaults(), **inputs}.items()}
+    values["github.action_path"] = str(ROOT)
+    shell = [shutil.which("bash"), "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    given = os.environ | {name: values[expression] for name, expression in environment.items()}
+    return subprocess.run(shell, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_action_passes_and_fails_as_the_gate_does(program):
+    install, check = steps()
+    assert act(install, {}).returncode == 0
+    arguments = (program / "arguments").read_text().splitlines()
+    assert arguments[:3] == ["-m", "pip", "install"]
+    assert arguments[-1] == str(ROOT)
+    assert all(Path(argument).exists() for argument in arguments[-2:])
+    run = directory(program / "a run; $(touch hacked)", result(bound=6.0), result(view="final", bound=0.1))
+    passing = act(check, {"directory": str(run), "junit": str(program / "out.xml")})
+    assert passing.returncode == 0, passing.stderr
+    assert (program / "out.xml").is_file()
+    failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
+    assert failing.returncode == 1, failing.stderr
+    assert "::error title=one-shot%2C updates::ε ≥" in failing.stdout
+    written = (program / "summary.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed"]
+    assert not list(program.rglob("hacked"))
+
+
+def test_the_hook_runs_the_gate(program):
+    hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    entry = re.search(r"^  entry: (.*)$", hook, re.M)[1]
+    run = directory(program / "run", refuted())
+    command = [*shlex.split(entry), str(run), "--max-epsilon", "8"]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 1
+
+
+def test_a_limit_that_applies_to_nothing_is_an_error():
+    gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_epsilon=1.0)
+    assert annotation_lines(gate)[0].startswith("::error title=gate::the limit of 1 was compared with nothing")
+    assert "failed" in step_summary(gate, "run").splitlines()[0]

@@ -1,0 +1,113 @@
+"""Results in words, and which estimate stands beside the bound."""
+
+import numpy as np
+import pytest
+
+from coalmine.claims import Claim
+from coalmine.methods.estimates import canary_evidence
+from coalmine.results import summary as words
+from coalmine.results.result import Result
+from coalmine.results.verdict import USER, Verdict, overall
+from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
+
+
+def bound(method, epsilon):
+    return Estimate.bound(method, epsilon, delta=1e-5, confidence=0.95, assumes="all is well")
+
+
+def test_a_bound_of_0_beside_a_larger_valid_one_says_which_was_fixed_in_advance():
+    text = words.bound_sentence([bound("exact-null", 0.0), bound("one-run", 0.31), bound("split", 0.1)])
+    assert "no leak shown" in text
+    assert "one-run gives 0.31" in text
+    assert "fixed in advance" in text
+    assert "fixed in advance" not in words.bound_sentence([bound("exact-null", 0.0), bound("one-run", 0.0)])
+    assert "fixed in advance" not in words.bound_sentence([bound("exact-null", 0.2), bound("one-run", 0.31)])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "odds"), [(1.0, "at least 2.72 times"), (8.0, "at least 2,980 times"), (900.0, "more than a million")]
+)
+def test_odds_are_numbers_that_people_can_picture(epsilon, odds):
+    assert odds in words.bound_sentence([bound("split", epsilon)])
+
+
+def result(members, claim=None):
+    held_out = np.random.default_rng(0).normal(0, 1, 100)
+    claim = None if claim is None else Claim(epsilon=claim, delta=1e-5)
+    evidence = canary_evidence(
+        members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95, claim=claim
+    )
+    return Result(
+        method="one-shot",
+        view="final",
+        unit=USER,
+        adversary="sees the final model",
+        score_name="cosine",
+        seed=0,
+        estimates=evidence.estimates,
+        scores=evidence.scores,
+        claim=claim,
+        claim_test=evidence.claim_test,
+    )
+
+
+def by_bound(estimates, claim):
+    """Return a result whose claim is tested by its bound alone."""
+    return Result(
+        method="one-shot",
+        view="final",
+        unit=USER,
+        adversary="sees the final model",
+        score_name="cosine",
+        seed=0,
+        estimates=estimates,
+        claim=Claim(epsilon=claim, delta=1e-5),
+    )
+
+
+def test_an_estimate_whose_assumption_fails_is_marked_and_is_not_the_best_guess():
+    rng = np.random.default_rng(1)
+    skewed, normal = result(3 + rng.exponential(2, 100)), result(rng.normal(2, 1, 100))
+    assert normal.best_guess.method == "gaussian-shift"
+    assert skewed.best_guess.method == "best-threshold"
+    assert "assumption fails" in words.kind(skewed["gaussian-shift"])
+    assert words.kind(skewed["best-threshold"]) == words.kind(normal["gaussian-shift"]) == "estimate"
+
+
+def test_the_verdict_follows_from_bound_estimate_and_claim():
+    members = np.random.default_rng(2).normal(3, 1, 100)
+    lower, guess = result(members).bound.epsilon, result(members).best_guess
+    assert lower < guess.lower
+    cases = {
+        lower / 2: Verdict.REFUTED,
+        (lower + guess.lower) / 2: Verdict.SUSPICIOUS,
+        2 * guess.upper: Verdict.TOO_WEAK,
+        None: Verdict.NO_CLAIM,
+    }
+    for claim, verdict in cases.items():
+        shown = result(members, claim)
+        assert shown.verdict is verdict
+        assert shown.refuted is (verdict is Verdict.REFUTED)
+        assert shown.to_dict()["verdict"] == verdict.value
+    assert overall([Verdict.NO_CLAIM, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED]) is Verdict.SUSPICIOUS
+    assert overall([Verdict.TOO_WEAK, Verdict.NOT_REFUTED]) is Verdict.NOT_REFUTED
+
+
+def test_a_result_read_back_is_the_same():
+    shown = result(np.random.default_rng(3).normal(2, 1, 100), claim=4.0)
+    again = Result.from_dict(shown.to_dict(), scores=shown.scores)
+    assert again.to_dict() == shown.to_dict()
+
+
+def test_a_true_claim_is_rarely_suspicious():
+    """400 audits of a Gaussian mechanism (μ = 1, 100 per side) with its exact ε: 5% and 3.5 deviations are 8.8%.
+
+    A two-sided 95% interval lies above the truth in at most 5% of audits. It is not symmetric: 4,000 audits each gave
+    5.0%, 4.0% and 3.6% above at 20, 100 and 1,000 per side, and 0.9%, 1.2% and 1.7% below. So 2.5% would be too little.
+    """
+    rng, claim = np.random.default_rng(11), float(epsilon_gdp(1.0, 1e-5))
+    verdicts = []
+    for _ in range(400):
+        shift = gaussian_shift(Scores(rng.normal(1, 1, 100), rng.normal(0, 1, 100)), delta=1e-5)
+        verdicts.append(by_bound([bound("simultaneous", 0.1), shift], claim).verdict)
+    assert verdicts.count(Verdict.SUSPICIOUS) <= 400 * 0.05 + 3.5 * np.sqrt(400 * 0.05 * 0.95)
