@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.claims import Poisson
 from coalmine.methods.canife.pool import updates
 from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation.client import Optimizer
 from coalmine.simulation.data import FederatedData, Splits, load
 
 

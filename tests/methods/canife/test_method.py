@@ -5,12 +5,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from coalmine.results.units import ROUND, USER
 
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.canife.method import CanifeMethod
 from coalmine.methods.canife.settings import CanifeSettings
+from coalmine.results.verdict import ROUND, USER
 from coalmine.simulation.settings import TrainingSettings
 
 FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
