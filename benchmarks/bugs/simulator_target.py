@@ -132,7 +132,7 @@ def _composed(share: float) -> Claim:
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: Claim(epsilon=Claim(noise_multiplier=NOISE, delta=delta).epsilon, delta=DELTA)
 
 
 ACCOUNTING = {
