@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.methods.mechanism.battery import check_noise
-from coalmine.methods.mechanism.calls import default_calls
+from coalmine.checks.noise_attacks import check_noise
+from coalmine.checks.transcript import default_calls
 from coalmine.stats.tradeoff import GaussianDP
 
 NOISE_MULTIPLIER = 1.0

@@ -41,7 +41,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from coalmine.stats import rate_bounds
+from coalmine.stats.rates import rate_bounds
 from mutant_drawing import Mutant, apply, describe, draw
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coalmine import Result
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus
-from coalmine.stats import rate_bounds
+from coalmine.stats.rates import rate_bounds
 
 CLIP, NOISE, DELTA, SPARE = 1.0, 1.0, 1e-5, 200
 

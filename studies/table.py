@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.checks import ReplayOptions, replay
 from coalmine.claims import Claim, EveryRound
-from coalmine.replaying import replay
 from coalmine.results.claim_test import check_claim
 from coalmine.results.summary import p_value_text
 from coalmine.testing import assert_locally_private, assert_private, assert_private_scores
@@ -57,9 +57,14 @@ class Path:
     found: str = ""
 
 
-def replayed(release: Callable[..., Any], clients: Sequence[Any], *, who: str = "client", **settings: Any) -> Outcome:
+def replayed(
+    release: Callable[..., Any], clients: Sequence[Any], *, clip_norm: float, noise_multiplier: float | None,
+    **options: Any,
+) -> Outcome:  # fmt: skip
     """Replay an aggregation with and without one client, or whoever it is about."""
-    result = replay(release, clients, who=who, **settings)
+    result = replay(
+        release, clients, clip_norm=clip_norm, noise_multiplier=noise_multiplier, options=ReplayOptions(**options)
+    )
     if result.ok:
         return Outcome("replay", False, f"largest movement {result.worst:.2f} of what the noise covers")
     finding = result.findings[0]
@@ -67,7 +72,7 @@ def replayed(release: Callable[..., Any], clients: Sequence[Any], *, who: str = 
     if not moved:
         return Outcome(f"replay: {finding.check}", True, str(finding))
     most = max(moved, key=lambda row: row.excess)
-    covered = "what the noise covers" if settings["noise_multiplier"] else "the clip norm"
+    covered = "what the noise covers" if noise_multiplier else "the clip norm"
     sentence = f"when {most.client}, the release moved by {_times(most.excess)} {covered}"
     return Outcome(f"replay: {finding.check}", True, sentence)
 

@@ -33,7 +33,7 @@ NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "n
         ("bring-your-own", 8),
         ("devices", 7),
         ("ci", 6),
-        ("replay", 16),
+        ("replay", 12),
         ("mechanism", 5),
         ("opacus", 12),
         ("flower", 30),
@@ -86,8 +86,8 @@ def test_no_page_has_a_placeholder_left(page):
 
 
 PACKAGES = [
-    "coalmine", "coalmine.claims", "coalmine.integrations.flower", "coalmine.integrations.opacus",
-    "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.replaying", "coalmine.results", "coalmine.runs",
+    "coalmine", "coalmine.checks", "coalmine.claims", "coalmine.integrations.flower", "coalmine.integrations.opacus",
+    "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.results", "coalmine.runs",
     "coalmine.simulation", "coalmine.simulation.data", "coalmine.simulation.models", "coalmine.stats",
     "coalmine.testing",
 ]  # fmt: skip
@@ -95,7 +95,7 @@ PACKAGES = [
 
 def parsed(module):
     path = ROOT / "src" / Path(*module.split("."))
-    file = path / "__init__.py" if (path / "__init__.py").is_file() else path.with_suffix(".py")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 

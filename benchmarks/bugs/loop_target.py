@@ -16,7 +16,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
 
 from coalmine import OneShot
-from coalmine.claims import AtMost, Claim, EveryRound, Poisson, claimed
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson
 
 LAYERS = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
 SIZES = {name: int(np.prod(shape)) for name, shape in LAYERS.items()}
@@ -175,7 +175,7 @@ CHOICES: dict[str, Choose] = {
 
 def _at(delta: float) -> Claim:
     """Claim the ε of one δ at another."""
-    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: Claim(epsilon=Claim(noise_multiplier=NOISE, rounds=ROUNDS, delta=delta).epsilon, delta=DELTA)
 
 
 def _composed(rounds: int) -> Claim:

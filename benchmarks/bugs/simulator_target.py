@@ -15,9 +15,8 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 
 from coalmine import OneShot
 from coalmine.arrays import Ints
-from coalmine.claims import Claim, EveryRound, Poisson, claimed
-from coalmine.methods.one_shot.method import build_audits
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.protocol import Vector
 from coalmine.simulation import Mechanism
 from coalmine.simulation.flat import parameter_vector

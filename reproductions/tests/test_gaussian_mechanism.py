@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.mechanism.audit import audit_mechanism, gaussian_mechanism
+from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism
 from coalmine.stats import CosineNull, Scores, gaussian_shift, sigma_gaussian
 from coalmine_reproductions.gaussian_mechanism import canary_cosines, table_1
 from coalmine_reproductions.table import Context
@@ -40,7 +40,7 @@ def test_vectors_agree_with_the_simulation_without_vectors(family):
     sigma, dim, canaries, delta = sigma_gaussian(3.0, 1e-6), 20_000, 300, 1e-6
     vectors = [
         shift(
-            audit_mechanism(
+            check_mechanism(
                 gaussian_mechanism(sigma, seed), dim=dim, canaries=canaries, family=family, delta=delta, seed=seed
             )
         )

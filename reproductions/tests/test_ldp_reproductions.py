@@ -1,7 +1,9 @@
 """Figures and tables of the LDP paper with few trials."""
 
+import numpy as np
 import pytest
 
+from coalmine.methods.ldp.distinguishers import Trials
 from coalmine_reproductions import ldp, ldp_claims
 from coalmine_reproductions.claims import Agreement
 from coalmine_reproductions.table import Context
@@ -79,3 +81,11 @@ def test_figure_3_agrees_with_its_closed_form():
         closed, (measured, spread) = float(row[3]), map(float, row[4].split(" ± "))
         # A mean of three measurements, each biased up by about its variance: far within five standard deviations.
         assert abs(measured - closed) < 5 * max(spread, 0.02)
+
+
+def test_blind_guesses_have_an_empirical_epsilon_above_zero():
+    rng = np.random.default_rng(0)
+    rare = Trials((rng.random(10_000) < 0.02) - 0.5, np.arange(10_000) < 5000)
+    even = Trials(rng.random(10_000) - 0.5, np.arange(10_000) < 5000)
+    assert 0.005 < ldp.blind_epsilon([even], 0.0) < 0.03
+    assert 0.05 < ldp.blind_epsilon([rare], 0.0) < 0.12

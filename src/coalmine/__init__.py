@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from coalmine.checks import Client as Client
+    from coalmine.checks import Replay as Replay
+    from coalmine.checks import ReplayOptions as ReplayOptions
+    from coalmine.checks import replay as replay
     from coalmine.claims import AtMost as AtMost
     from coalmine.claims import Claim as Claim
     from coalmine.claims import Epochs as Epochs
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from coalmine.methods.canife.audit import Canife as Canife
     from coalmine.methods.canife.result import CanifeResult as CanifeResult
     from coalmine.methods.ldp.audit import Ldp as Ldp
-    from coalmine.methods.mechanism.audit import audit_mechanism as audit_mechanism
+    from coalmine.methods.mechanism.audit import check_mechanism as check_mechanism
     from coalmine.methods.one_shot.audit import OneShot as OneShot
     from coalmine.methods.one_shot.planning import Plan as Plan
     from coalmine.methods.one_shot.planning import plan as plan
@@ -36,9 +40,6 @@ if TYPE_CHECKING:
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import View as View
-    from coalmine.replaying.api import replay as replay
-    from coalmine.replaying.clients import Client as Client
-    from coalmine.replaying.result import Replay as Replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
     from coalmine.results.io import load as load
@@ -58,6 +59,7 @@ __version__ = "0.1.0"
 __getattr__, __all__ = lazy_names(
     __name__,
     {
+        "coalmine.checks": ("Client", "Replay", "ReplayOptions", "replay"),
         "coalmine.claims": (
             "AtMost",
             "Claim",
@@ -75,7 +77,7 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.canife.audit": ("Canife",),
         "coalmine.methods.canife.result": ("CanifeResult",),
         "coalmine.methods.ldp.audit": ("Ldp",),
-        "coalmine.methods.mechanism.audit": ("audit_mechanism",),
+        "coalmine.methods.mechanism.audit": ("check_mechanism",),
         "coalmine.methods.one_shot.audit": ("OneShot",),
         "coalmine.methods.one_shot.planning": ("Plan", "plan"),
         "coalmine.methods.samples.audit": ("Samples",),
@@ -85,9 +87,6 @@ __getattr__, __all__ = lazy_names(
             "Contribution",
             "View",
         ),
-        "coalmine.replaying.clients": ("Client",),
-        "coalmine.replaying.result": ("Replay",),
-        "coalmine.replaying.api": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
         "coalmine.results.result": ("Result", "Results"),
         "coalmine.results.io": ("load",),
@@ -102,7 +101,7 @@ __getattr__, __all__ = lazy_names(
             "estimate",
         ),
     },
-    ("claims", "methods", "protocol", "replaying", "results", "runs", "simulation", "stats", "testing"),
+    ("checks", "claims", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),
 )
 
 

@@ -34,9 +34,9 @@ from flwr.serverapp.strategy import (
 )
 from table import Outcome, Path
 
+from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.integrations.flower import replay_strategy
 from coalmine.integrations.flower.replay import template
-from coalmine.replaying import Client, Replay, replay
 
 NODES, NOISE = 3, 2.0
 
@@ -60,7 +60,8 @@ def _plain(
         model = _model(side)
         updates = [client.update for client in _clients(model, nodes)]
         strategy = _fixed(fed_avg(kind, **settings), nodes=nodes)
-        return replay_strategy(strategy, model, updates, hostile=False, dropouts=False, rounds=rounds, quick=quick)
+        options = ReplayOptions(dropouts=False, rounds=rounds, quick=quick)
+        return replay_strategy(strategy, model, updates, options=options)
 
     return run
 
@@ -74,7 +75,7 @@ def _adaptive(kind: Any, mods: Sequence[Any] = (), *, side: int = 40, **settings
         model = _model(side)
         strategy = kind(fed_avg(), 1.0, NODES, CLIP, clipped_count_stddev=1.0, **settings)
         updates = [client.update for client in _clients(model)]
-        return replay_strategy(strategy, model, updates, mods=mods, hostile=False, dropouts=False, quick=True)
+        return replay_strategy(strategy, model, updates, mods=mods, options=ReplayOptions(dropouts=False, quick=True))
 
     return run
 
@@ -110,7 +111,9 @@ def _with(
     def run() -> Replay:
         strategy = _fixed(side=side or DifferentialPrivacyServerSideFixedClipping)
         updates = [client.update for client in _clients(model())]
-        return replay_strategy(strategy, model(), updates, mods=mods, hostile=False, dropouts=False, quick=quick)
+        return replay_strategy(
+            strategy, model(), updates, mods=mods, options=ReplayOptions(dropouts=False, quick=quick)
+        )
 
     return run
 
@@ -118,7 +121,8 @@ def _with(
 @functools.cache
 def _fed_avg() -> Replay:
     """Replay FedAvg with all kinds of clients, once for all rows about it."""
-    return replay_strategy(_fixed(), _model(bias=np.zeros(40, dtype=np.float32)), quick=True)
+    options = ReplayOptions(hostile=True, quick=True)
+    return replay_strategy(_fixed(), _model(bias=np.zeros(40, dtype=np.float32)), options=options)
 
 
 def _count() -> Outcome:

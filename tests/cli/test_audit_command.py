@@ -99,9 +99,9 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
         (["--set", "delta=2"], "delta = '2'"),
         (["--set", "data=nowhere"], "nowhere"),
         (["--set", "rounds=0"], "rounds"),
-        (["--set", "device=gpu"], "device must be one that torch has here, such as cpu, got 'gpu'"),
-        (["--set", "device=meta"], "'meta': its tensors hold no numbers"),
-        (["--set", "device=mtia"], "[training] device must be one that torch has here, such as cpu, got 'mtia'"),
+        (["--set", "device=gpu"], "'gpu'"),
+        (["--set", "device=meta"], "'meta'"),
+        (["--set", "device=mtia"], "'mtia'"),
         (["--set", "device=cpu:x"], "cpu:x"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
     assert code == 1
     assert "limit of 4" in err
     assert "Refuted" in out
-    assert "hardly any noise" in out
+    assert "too small everywhere" in out
     quiet = ("--claim", "2", "--calls", "0", "--quiet", "--out", str(tmp_path / "run"))
     code, _, err = run(*common, f"{tmp_path}/mine.py:leaky", *quiet)
     assert (code, err.count("\n")) == (1, 1)
@@ -166,7 +166,6 @@ def test_one_application_of_a_mechanism(run, tmp_path):
     [
         ([], "noise_multiplier"),
         (["--noise-multiplier", "-1"], "noise_multiplier"),
-        (["--noise-multiplier", "1", "--family", "cauchy"], "family"),
         (["--function", "nowhere.py:f"], "nowhere.py"),
         (["--function", "nowhere"], "path.py:function"),
         (["--noise-multiplier", "1", "--dim", "1"], "dim"),

@@ -87,7 +87,7 @@ def test_a_setting_given_twice_is_refused():
 def test_training_settings_build_the_training_they_describe():
     (settings,) = settings_from_texts(
         ["partition=iid:30", "clients=20", "rounds=2", "cohort=epochs:1", "clip_norm=adaptive:0.5",
-         "noise_multiplier=1", "weights=size:30", "client.batch_size=all",
+         "noise_multiplier=1", "client.batch_size=all",
          "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
          "model_settings.hidden=16"],
         TrainingSettings,
@@ -103,9 +103,6 @@ def test_training_settings_build_the_training_they_describe():
     ("text", "message"),
     [
         ("clip_norm=big", "clip_norm"),
-        ("weights=fair", "weights"),
-        ("weights=size:x", "weights"),
-        ("weights=size", "cap"),
         ("clip_norm=-1", "-1"),
         ("cohort=half", "cohort"),
         ("cohort=poisson:2", "0, 1"),

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
 from coalmine import OneShot
 from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
-from coalmine.integrations.flower.strategy_checks import StrategyChecks
+from coalmine.integrations.flower.replay import StrategyChecks
 
 CLIP, CLIENTS, CANARIES, ROUNDS = 0.5, 10, 20, 4
 

@@ -241,13 +241,6 @@ def test_long_trainings_have_canaries_in_their_last_steps_only():
     assert f"takes part in 25 known steps, so their claim is ε = {expected.epsilon:.4g}" in result.details["note"]
 
 
-def test_accountants_that_differ_give_a_warning():
-    private = Private()
-    audit = private.audit(BATCHES, canaries=50, views=["updates"])
-    private.train()
-    assert any("(rdp)" in w and "both are valid" in w for w in audit.results(delta=1e-5)[0].warnings)
-
-
 def test_a_shuffling_loader_gives_a_warning_and_is_accounted_without_amplification():
     private = Private(poisson_sampling=False)
     audit = private.audit(2 * BATCHES, canaries=50, participation=None, views=["updates"])

@@ -10,15 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 import coalmine as cm
 from coalmine.errors import InputError
-from coalmine.stats import (
-    CAVEATS,
-    METHODS,
-    CosineNull,
-    NormalNull,
-    Scores,
-    best_threshold,
-    moments,
-)
+from coalmine.stats import CAVEATS, METHODS, CosineNull, NormalNull, Scores, best_threshold
+from coalmine.stats.gaussian import moments
 
 
 def sample(n=300, mu=1.0, seed=0):

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError
-from coalmine.methods.ldp.section import trials_text
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
 from coalmine.results.result import Result
 from coalmine_reproductions.figures import SERIES, THEORY
@@ -214,7 +213,7 @@ def _title(alt: Any, results: Sequence[Result], what: str) -> Any:
     """Return a title that names the mechanism and data, with the trials and what to be careful with below."""
     config, bound = results[0].config, results[0].estimates[0]
     mechanisms = ", ".join(dict.fromkeys(str(result.config["mechanism"]) for result in results))
-    trials = trials_text(config) + (f", {config['clients']} clients" if config["clients"] > 1 else "")
+    trials = _trials_text(config) + (f", {config['clients']} clients" if config["clients"] > 1 else "")
     confidence = f"{100 * (bound.confidence or 0):g}% confidence"
     lines = [f"{trials}; δ = {bound.delta:g}; each lower bound at {confidence}"]
     rows = chart_rows(results)
@@ -224,3 +223,9 @@ def _title(alt: Any, results: Sequence[Result], what: str) -> Any:
         lines.append("an infinite ε_empirical, as when every guess is right, is not drawn")
     title = f"LDP audit of {mechanisms} on {config.get('data', 'your data')}: {what}"
     return alt.TitleParams(title, subtitle=lines, anchor="start", subtitleColor=_INK, offset=12)
+
+
+def _trials_text(config: Mapping[str, object]) -> str:
+    """Describe the number of trials, such as "10,000 trials in each of 3 measurements"."""
+    text = f"{config['trials']:,} trials"
+    return f"{text} in each of {config['measurements']} measurements" if config["measurements"] != 1 else text

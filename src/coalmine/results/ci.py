@@ -53,9 +53,9 @@ def annotation_lines(gate: Gate) -> list[str]:
         gate: The gate.
 
     Example:
-        >>> from coalmine import audit_mechanism
+        >>> from coalmine import check_mechanism
         >>> from coalmine.results.gate import judge
-        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
         >>> annotation_lines(judge([result], max_epsilon=1.0))
         ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
     """

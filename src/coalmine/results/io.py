@@ -66,8 +66,8 @@ def save(
 
     Example:
         >>> import tempfile
-        >>> from coalmine import audit_mechanism
-        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=20)
+        >>> from coalmine import check_mechanism
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=20)
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     save(result, directory)
         ...     sorted(path.name for path in Path(directory).iterdir())
@@ -298,9 +298,9 @@ def load(path: Path | str) -> Results:
 
     Example:
         >>> import tempfile
-        >>> from coalmine import audit_mechanism
+        >>> from coalmine import check_mechanism
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
+        ...     check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
         ...     load(directory)
         Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
     """

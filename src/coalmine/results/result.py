@@ -59,8 +59,8 @@ class Showable:
             InputError: If there is no such chart, or the results have nothing to draw in it.
 
         Example:
-            >>> from coalmine import audit_mechanism
-            >>> result = audit_mechanism(lambda total: total, dim=500, canaries=20)
+            >>> from coalmine import check_mechanism
+            >>> result = check_mechanism(lambda total: total, dim=500, canaries=20)
             >>> result.plot("roc").to_dict()["height"]
             210
         """
@@ -82,8 +82,8 @@ class Showable:
         """Return a Markdown table with one row per result, and what was found.
 
         Example:
-            >>> from coalmine import audit_mechanism
-            >>> print(audit_mechanism(lambda total: total, dim=500, canaries=100).to_markdown().splitlines()[0])
+            >>> from coalmine import check_mechanism
+            >>> print(check_mechanism(lambda total: total, dim=500, canaries=100).to_markdown().splitlines()[0])
             | method | view | unit | claimed ε | lower bound | best guess | by | verdict |
         """
         from coalmine.results.tables import results_markdown
@@ -388,8 +388,8 @@ class Results(tuple[Result, ...], Showable):
         results: The results.
 
     Example:
-        >>> from coalmine import audit_mechanism
-        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> from coalmine import check_mechanism
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
         >>> results = Results([result, result])
         >>> len(str(results).splitlines())  # a table
         3

@@ -61,12 +61,17 @@ class Group:
         return [finding for found in strongest.values() for finding in found]
 
     @property
+    def claims(self) -> list[float]:
+        """The different claimed ε, in ascending order."""
+        return sorted({result.claim.epsilon for result in self.results if result.claim is not None})
+
+    @property
     def claim(self) -> float | None:
         """The claim to show: the one that the strongest result is compared with, else the largest."""
         strongest = self.strongest
         if strongest is not None and strongest.claim is not None:
             return strongest.claim.epsilon
-        return max((result.claim.epsilon for result in self.results if result.claim is not None), default=None)
+        return max(self.claims, default=None)
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:

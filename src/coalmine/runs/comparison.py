@@ -185,10 +185,10 @@ def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison
 
     Example:
         >>> import numpy as np
-        >>> from coalmine import audit_mechanism
+        >>> from coalmine import check_mechanism
         >>> def noisy(noise):
         ...     rng = np.random.default_rng(0)
-        ...     return audit_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
+        ...     return check_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
         >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
         >>> [row.difference for row in comparison.rows]
         ['', 'differs beyond noise (95%)']

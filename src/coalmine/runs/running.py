@@ -212,10 +212,10 @@ class _Run:
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        from coalmine.simulation.checkpoint import holds_one  # torch
+        from coalmine.simulation.rounds import holds_checkpoint  # torch
 
         path = None if self.path is None else self.path / checkpoints
-        start, resumed = time.perf_counter(), path is not None and holds_one(path)
+        start, resumed = time.perf_counter(), path is not None and holds_checkpoint(path)
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
 

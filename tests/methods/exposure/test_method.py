@@ -9,7 +9,7 @@ import pytest
 from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.exposure.settings import ExposureSettings
+from coalmine.methods.exposure.method import ExposureSettings
 from coalmine.methods.secret_sharer.method import SecretSharerMethod
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings
 from coalmine.report.page import _Page
@@ -53,8 +53,6 @@ def test_without_a_file_the_phrases_of_the_run_are_ranked():
     (result,) = method_results.results
     assert (job.reads, result.unit) == (("secret-sharer",), PHRASE)
     assert (result.metrics["inserted"], result.metrics["held_out"]) == (10, 30)
-    with pytest.raises(InputError, match="secret-sharer"):
-        results()
 
 
 def test_settings_without_anything_to_rank_are_refused():
@@ -64,7 +62,7 @@ def test_settings_without_anything_to_rank_are_refused():
     for methods, path in (
         ({"exposure": ExposureSettings()}, ("exposure", "file")),
         ({"exposure": ExposureSettings(), "secret-sharer": SecretSharerSettings(twins=0)}, ("secret-sharer", "twins")),
-        ({"exposure": ExposureSettings(calibrate=True), "secret-sharer": sharer}, ("exposure", "calibrate")),
+        ({"exposure": ExposureSettings(calibrate=True), "secret-sharer": sharer}, ("exposure", "file")),
     ):
         with pytest.raises(SettingError) as error:
             METHOD.check(SimpleNamespace(methods=methods))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coalmine.methods.ldp.distinguishers import Trials, white_box
-from coalmine.methods.ldp.lower_bounds import blind_epsilon, empirical_epsilons, estimates, shared_bound, spread
+from coalmine.methods.ldp.lower_bounds import empirical_epsilons, estimates, shared_bound, spread
 from coalmine.simulation.mechanisms.local import LDPSGD
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from ldp_games import EPSILONS, dummy
@@ -46,14 +46,6 @@ def test_bounds_of_a_mechanism_that_reveals_nothing_stay_at_zero():
         bounds.append(shared_bound([trials], delta=0.0, confidence=0.95))
     # A bound that fails in 5% has more than 20 failures of 200 in one of 860 runs.
     assert np.sum(np.array(bounds) > 0) <= 20
-
-
-def test_blind_guesses_have_an_empirical_epsilon_above_zero():
-    rng = np.random.default_rng(0)
-    rare = Trials((rng.random(10_000) < 0.02) - 0.5, np.arange(10_000) < 5000)
-    even = Trials(rng.random(10_000) - 0.5, np.arange(10_000) < 5000)
-    assert 0.005 < blind_epsilon([even], 0.0) < 0.03
-    assert 0.05 < blind_epsilon([rare], 0.0) < 0.12
 
 
 def test_the_mean_of_the_measurements_is_an_estimate_with_their_spread_and_no_confidence():

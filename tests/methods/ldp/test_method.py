@@ -193,5 +193,5 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
 
 
 def test_a_trained_model_and_several_clients_are_settings():
-    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5", "radius=9")
+    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5")
     assert method_results(*settings).results[0].config["clients"] == 3

@@ -27,9 +27,8 @@ def test_the_clip_norm_is_the_mechanisms_and_the_dummy_gradients():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("epsilon=0", "epsilon must be a positive number, got 0.0"),
-        ("epsilon=1,-2", "epsilon must be a positive number, got -2.0"),
-        ("epsilon=nan", "epsilon must be a number, got nan"),
+        ("epsilon=1,-2", "epsilon = '-2' .*more than 0"),
+        ("epsilon=nan", "epsilon = 'nan' .*more than 0"),
         ("epsilon=1,one", "epsilon = 'one'"),
         ("gradient_norm=1,long", "gradient_norm = 'long'"),
         ("trials=1.5e0", "trials = '1.5e0'"),

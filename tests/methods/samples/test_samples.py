@@ -12,7 +12,7 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coal
 from coalmine import OneShot, Samples
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.samples.canaries import SampleCanaries
+from coalmine.methods.samples.audit import SampleCanaries
 from coalmine.results.verdict import EXAMPLE
 from opacus_trainings import CLIP, DIM, NoNoise, Private, data, network, unusual_samples
 

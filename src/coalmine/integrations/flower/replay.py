@@ -1,4 +1,7 @@
-"""Replay of Flower strategies: one client more, the same randomness (docs/replay.md)."""
+"""Replay of Flower strategies: one client more, the same randomness (docs/replay.md).
+
+`replay_strategy` replays a strategy by itself. `StrategyChecks` does the same inside a training, for the audit.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,31 @@ import copy
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
+from coalmine.checks import Client, Replay, ReplayOptions, replay
+from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.integrations.flower.local import _identify
-from coalmine.replaying import Client, Replay, replay
-from coalmine.replaying.clients import Template
+from coalmine.integrations.flower.local import LocalGrid, through_mods
+from coalmine.integrations.flower.rounds import AuditedRounds
+from coalmine.results.finding import Check, Finding
+
+_EXAMPLES = "num-examples"
+_CLIENTS = 5  # an odd number, so that one client decides a median
+
+# What replay finds in any training, the most telling check first; one finding is enough.
+_ALWAYS = (Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
+
+# Replies come from a network, so that clients may send anything.
+_HOSTILE = ReplayOptions(hostile=True)
 
 
 def replay_strategy(
@@ -29,13 +44,8 @@ def replay_strategy(
     mods: Sequence[Any] = (),
     clip_norm: float | None = None,
     noise_multiplier: float | None = None,
-    weighted_by: str = "num-examples",
-    hostile: bool = True,
-    dropouts: bool = True,
-    rounds: int = 3,
-    draws: int | None = None,
-    quick: bool = False,
-    seed: int = 0,
+    weighted_by: str = _EXAMPLES,
+    options: ReplayOptions = _HOSTILE,
 ) -> Replay:
     """Replay rounds of a Flower strategy with and without one client.
 
@@ -53,13 +63,8 @@ def replay_strategy(
         clip_norm: The claimed clip norm; by default the wrapper's.
         noise_multiplier: The claimed noise multiplier; by default the wrapper's.
         weighted_by: Key of the number of examples among the metrics of a reply.
-        hostile: Whether findings about replies that no honest client sends refute the claim. Replies come from a
-            network, so they do by default.
-        dropouts: Whether rounds in which clients do not reply happen, too.
-        rounds: Number of rounds in which a client of the first one may still be seen.
-        draws: Number of runs that measure the noise (see `coalmine.replay`).
-        quick: Whether to try only the clients and rounds that find most.
-        seed: Seed of all randomness.
+        options: What is tried, and what counts as a bug. By default replies that no honest client sends do, since they
+            come from a network. The divisor is the number of clients.
 
     Returns:
         The findings, and how far each client moved the model.
@@ -78,20 +83,19 @@ def replay_strategy(
     """
     check_kind("strategy", strategy, Strategy, "a flwr.serverapp.strategy.Strategy")
     check_kind("model", model, ArrayRecord, "a flwr.app.ArrayRecord")
-    clip = _setting(strategy, "clipping_norm", clip_norm, "clip_norm")
+    clip = getattr(strategy, "clipping_norm", None) if clip_norm is None else clip_norm
     noise = claimed_noise(strategy) if noise_multiplier is None else noise_multiplier
-    if noise is None:
-        raise InputError("the strategy has no noise multiplier: set noise_multiplier")
+    if clip is None or noise is None:
+        missing = "clip_norm" if clip is None else "noise_multiplier"
+        raise InputError(f"the strategy has no {missing.replace('_', ' ')}: set {missing}")
     if clients is None:
         clients = max(1, int(getattr(strategy, "num_sampled_clients", 10)) - 1)
     if isinstance(clients, int | float):
-        clients = template(model).random(check_count("clients", clients), norm=2 * clip, seed=seed)
+        clients = template(model).random(check_count("clients", clients), norm=2 * float(clip), seed=options.seed)
     nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
-    return replay(
-        release, clients, clip_norm=clip, noise_multiplier=noise, hostile=hostile, dropouts=dropouts, rounds=rounds,
-        divisor=len(clients) + 1, draws=draws, quick=quick, size_released=release.sends_clip_norm, seed=seed,
-    )  # fmt: skip
+    options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm)
+    return replay(release, clients, clip_norm=float(clip), noise_multiplier=noise, options=options)
 
 
 class StrategyRelease:
@@ -107,39 +111,36 @@ class StrategyRelease:
         asked: The message that all clients reply to in the middle of a round, Flower's round ``number``. The strategy
             configures no rounds then: all of them have the same model, so that only the strategy remembers clients.
         number: Number of the round before the first.
+        clips: The norm that clients clip their updates to themselves, or None.
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        model: ArrayRecord,
-        *,
-        nodes: int,
-        mods: Sequence[Any] = (),
-        weighted_by: str = "num-examples",
-        metrics: Mapping[str, float] | None = None,
-        asked: Message | None = None,
-        number: int = 0,
-    ) -> None:
-        _identify()
+        self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
+        weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
+        number: int = 0, clips: float | None = None,
+    ) -> None:  # fmt: skip
         self._strategy, self._model, self._number, self._asked = strategy, model, number, asked
-        self._grid, self._mods, self._weighted_by = _Nodes(nodes), list(mods), weighted_by
-        self._metrics, self._encoded = dict(metrics or {}), _Encoded()
+        self._mods, self._weighted_by, self._clips = list(mods), weighted_by, clips
+        self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
+        self._metrics = dict(metrics or {})
 
     @property
     def sends_clip_norm(self) -> bool:
         """Whether clients receive a clip norm that adapts, so that it is part of the release."""
         twin = copied_strategy(self._strategy)
-        adapts = getattr(twin, "clipped_count_stddev", None) is not None
+        if getattr(twin, "clipped_count_stddev", None) is None:
+            return False
         with _quiet():
-            asked = list(twin.configure_train(1, self._model, ConfigRecord(), self._grid)) if adapts else []
+            asked = list(twin.configure_train(1, self._model, ConfigRecord(), self._grid))
         return _sent(asked, getattr(twin, "clipping_norm", None))
 
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
         with _quiet():
-            asked = [self._asked] * len(clients) if self._asked else self._configured()
+            asked = [self._asked] * len(clients)
+            if self._asked is None:
+                asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             ordered = [*clients[-1:], *clients[:-1]]
             replies = [self._reply(message, client) for message, client in zip(asked, ordered, strict=False)]
@@ -152,29 +153,140 @@ class StrategyRelease:
         after = getattr(self._strategy, "clipping_norm", None)
         if after != before and self._asked is None and _sent(asked, before):
             # Adaptive clipping: its noise is Gaussian in the logarithm.
-            released["log clipping_norm"] = math.log(float(after or 0.0)) if after else -math.inf
+            released["log clipping_norm"] = math.log(float(after)) if after else -math.inf
         return released
 
-    def _configured(self) -> list[Message]:
-        return list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
-
-    def _reply(self, message: Message, client: Client | Mapping[str, Any]) -> Message:
+    def _reply(self, message: Any, client: Client | Mapping[str, Any]) -> Message:
         """Return what a client sends, after its mods."""
         name, before = next(iter(message.content.array_records.items()))
         update, examples = (client.update, client.examples) if isinstance(client, Client) else (client, 1)
+        if self._clips is not None:
+            norm = math.sqrt(sum(float(np.sum(np.square(part, dtype=np.float64))) for part in update.values()))
+            factor = 1 / max(1.0, norm / self._clips)
+            update = {key: np.asarray(part * factor).astype(part.dtype) for key, part in update.items()}
 
-        def train(asked: Message, _: Context | None) -> Message:
-            arrays = {key: self._encoded.moved(before.get(key), part) for key, part in update.items()}
+        def train(asked: Message, _: Context) -> Message:
+            arrays = {}
+            for key, part in update.items():
+                numbers = np.asarray(part)
+                moved = before[key].numpy() + numbers if key in before else numbers
+                arrays[key] = Array(np.asarray(moved).astype(numbers.dtype))
             metrics = MetricRecord({**self._metrics, self._weighted_by: examples})
             return Message(RecordDict({name: ArrayRecord(arrays), "metrics": metrics}), reply_to=asked)
 
-        if not self._mods:
-            return train(message, None)
-        separate = Message(metadata=message.metadata, content=copy.deepcopy(message.content))  # mods write into it
-        call: Callable[..., Message] = train
-        for mod in reversed(self._mods):
-            call = _around(mod, call)
-        return call(separate, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
+        context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
+        return through_mods(self._mods, train, message, context)
+
+
+class StrategyChecks:
+    """Replays the strategy of a training once, and compares the replies of all rounds with what it does.
+
+    A copy of the strategy for five clients, without its noise, must not move the model by more than the clip norm /
+    clients, which is what the noise is made for. No statistics are involved.
+
+    Args:
+        audited: The audits that findings go to.
+        mods: Mods of the ClientApp, which clip if the strategy does not.
+        metrics: Metrics of replies.
+    """
+
+    def __init__(self, audited: AuditedRounds, *, mods: Sequence[Any], metrics: Mapping[str, float]) -> None:
+        self._audited, self._mods, self._metrics = audited, mods, metrics
+        self._replayed, self._keys = False, list[str]()
+        self._possible: dict[str, Finding] = {}
+
+    def replay(self, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
+        """Find out, in the first round, how far one client can move the model.
+
+        Args:
+            asked: A message to a client.
+            model: The model that it carries.
+            clip_norm: The clip norm.
+        """
+        strategy = calling_strategy()
+        if self._replayed or strategy is None or noise_multiplier_of(strategy) is None or not math.isfinite(clip_norm):
+            return
+        self._replayed, self._keys = True, list(model)
+        silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
+        # With client-side clipping in mods that are not known here, clients are assumed to clip.
+        trusted = not self._mods and "ClientSide" in type(strategy).__name__
+        release = StrategyRelease(
+            silent, model, nodes=_CLIENTS, mods=self._mods, metrics=self._metrics, asked=asked,
+            number=self._audited.server_round - 1, clips=clip_norm if trusted else None,
+        )  # fmt: skip
+        clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
+        options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
+        try:
+            result = replay(release, clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
+        except InputError as error:  # the strategy needs metrics, say, that only the clients know
+            for audit in self._audited.audits:
+                audit.note(f"the strategy was not checked for its sensitivity: {error}")
+            return
+        inner = getattr(strategy, "strategy", strategy)
+        for finding in result.findings:
+            sentence = f"{finding.sentence.rstrip('.')} ({type(strategy).__name__} around {type(inner).__name__})."
+            if finding.refutes:
+                self._possible.setdefault(finding.check, replace(finding, check=Check.SENSITIVITY, sentence=sentence))
+        self._report([self._possible[check] for check in _ALWAYS if check in self._possible][:1])
+
+    def look_at(self, replies: Sequence[Message]) -> None:
+        """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
+        contents = [reply.content for reply in replies if reply.has_content()]
+        metrics = [record for content in contents for record in content.metric_records.values()]
+        sizes = [float(record[_EXAMPLES]) for record in metrics if _EXAMPLES in record]
+        if Check.EXAMPLES in self._possible and len(set(sizes)) > 1:
+            del self._possible[Check.EXAMPLES]
+            ratio = max(sizes) * len(sizes) / sum(sizes)
+            sentence = (
+                f"The strategy weights clients by {_EXAMPLES}, which differ from {min(sizes):g} to {max(sizes):g}: the "
+                f"largest client moved the average by {ratio:.3g} × clip norm / clients; the noise covers 1. Set "
+                "weighted_by_key to a metric that is 1 for all."
+            )
+            self._report([Finding(check=Check.SENSITIVITY, sentence=sentence)])
+        records = [record for content in contents for record in content.array_records.values()]
+        if Check.ORDER in self._possible and any(list(record) != self._keys for record in records):
+            self._report([self._possible.pop(Check.ORDER)])
+        if Check.NOT_FINITE in self._possible and self._audited.lost_numbers:
+            self._report([self._possible.pop(Check.NOT_FINITE)])
+
+    def _report(self, findings: Sequence[Finding]) -> None:
+        for audit in self._audited.audits:
+            audit.add_findings(Check.SENSITIVITY, findings)
+
+
+def calling_strategy() -> Strategy | None:
+    """Return the strategy whose ``start`` is running, or None.
+
+    Flower does not tell a grid which strategy uses it. It is on the call stack, where `Strategy.start` calls the grid.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Strategy):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def noise_multiplier_of(strategy: Strategy | None) -> float | None:
+    """Return the noise multiplier of one of Flower's DP wrappers, None for any other strategy."""
+    if strategy is None or not hasattr(strategy, "num_sampled_clients"):
+        return None
+    noise_multiplier = float(getattr(strategy, "noise_multiplier", 0.0))
+    return noise_multiplier if noise_multiplier > 0 else None
+
+
+def claimed_noise(strategy: Strategy) -> float | None:
+    """Return the noise multiplier that a DP wrapper was created with.
+
+    Wrappers with adaptive clipping raise it for the noise on the count of clipped updates, z⁻² = z_updates⁻² + (2 σ)⁻²
+    (Andrew et al., 2021, Theorem 1), which is undone here.
+    """
+    noise = getattr(strategy, "noise_multiplier", None)
+    count = getattr(strategy, "clipped_count_stddev", None)
+    if not noise or not count:
+        return None if noise is None else float(noise)
+    return float((noise**-2 + (2 * count) ** -2) ** -0.5)
 
 
 def template(model: ArrayRecord) -> Template:
@@ -199,81 +311,10 @@ def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
     return twin
 
 
-def claimed_noise(strategy: Strategy) -> float | None:
-    """Return the noise multiplier that a DP wrapper was created with.
-
-    Wrappers with adaptive clipping raise it for the noise on the count of clipped updates, z⁻² = z_updates⁻² + (2 σ)⁻²
-    (Andrew et al., 2021, Theorem 1), which is undone here.
-    """
-    noise = getattr(strategy, "noise_multiplier", None)
-    count = getattr(strategy, "clipped_count_stddev", None)
-    if noise is None or not noise or not count:
-        return None if noise is None else float(noise)
-    return float((noise**-2 + (2 * count) ** -2) ** -0.5)
-
-
-class _Encoded:
-    """Arrays as Flower sends them. The same clients reply in run after run, and encoding takes most of the time."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Array] = {}
-
-    def __deepcopy__(self, _: Any) -> _Encoded:
-        """Return the same memory: copies of a release share it."""
-        return self
-
-    def moved(self, before: Array | None, update: Any) -> Array:
-        """Return an array of the model after a client's update, of the update's type."""
-        update = np.asarray(update)
-        key = None if before is None else before.data, update.tobytes(), update.shape, update.dtype.str
-        if key not in self._known:
-            if len(self._known) > 1000:
-                self._known.clear()
-            after = update if before is None else np.asarray(before.numpy() + update).astype(update.dtype)
-            self._known[key] = Array(np.asarray(after))
-        return self._known[key]  # records copy what they are made of
-
-
-class _Nodes(Grid):
-    """A grid of which strategies only ask for the nodes."""
-
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return 1 to the number of nodes."""
-        return list(range(1, self._nodes + 1))
-
-    def set_run(self, run: Any) -> None:
-        """Do nothing."""
-
-    @property
-    def run(self) -> Any:
-        """No run."""
-        return None
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Refuse: aggregating replies takes no messages to nodes."""
-        raise NotImplementedError("a replayed strategy has no nodes to send messages to")
-
-    push_messages = pull_messages = send_and_receive = create_message
-
-
-def _sent(asked: Sequence[Message], value: Any) -> bool:
+def _sent(asked: Sequence[Any], value: Any) -> bool:
     """Whether clients receive a number with the model."""
     records = [record for message in asked[:1] for record in message.content.config_records.values()]
     return any(value in record.values() for record in records)
-
-
-def _around(mod: Any, call: Callable[..., Message]) -> Callable[..., Message]:
-    return lambda message, context: mod(message, context, call)
-
-
-def _setting(strategy: Strategy, name: str, value: float | None, argument: str) -> float:
-    value = getattr(strategy, name, None) if value is None else value
-    if value is None:
-        raise InputError(f"the strategy has no {name}: set {argument}")
-    return float(value)
 
 
 @contextmanager

@@ -17,6 +17,6 @@ except ImportError:
 
 from coalmine.integrations.opacus.audit import OpacusAudit, audit_opacus
 from coalmine.integrations.opacus.replay import replay_optimizer
-from coalmine.methods.samples.canaries import SampleCanaries
+from coalmine.methods.samples.audit import SampleCanaries
 
 __all__ = ["OpacusAudit", "SampleCanaries", "audit_opacus", "replay_optimizer"]

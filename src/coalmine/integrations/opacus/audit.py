@@ -20,8 +20,7 @@ from coalmine.errors import InputError
 from coalmine.integrations.opacus.claim import Loading, OpacusClaim, claim_of, note_on_claim
 from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, flattened
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.methods.samples.audit import Losses, Samples
-from coalmine.methods.samples.canaries import SampleCanaries
+from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit
 from coalmine.results.result import Result
 from coalmine.results.verdict import EXAMPLE, USER
@@ -89,6 +88,7 @@ class OpacusAudit:
         Raises:
             InputError: If no step was taken.
         """
+        # Steps that were announced and not taken must be known before anything is computed.
         self.steps.finish()
         claim = claim_of(self.engine, self.loading, delta=delta)
         if claim.opacus.rounds != self.steps.taken:
@@ -111,6 +111,7 @@ class OpacusAudit:
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return arrays to keep with a checkpoint of model, optimizer and engine."""
+        # Passes over the loader decide what is proved for an example, so they belong to the checkpoint.
         passes = np.array([self.loading.accumulated, *sorted(self.loading.trained)], dtype=np.int64)
         return {**self.steps.state(), "passes": passes}
 
@@ -188,6 +189,7 @@ def audit_opacus(
         'one example, whole training'
     """
     loading, audits = Loading.of(loader), list[Audit]()
+    # "Like examples" can only be told from the loader.
     if participation is None:
         participation = loading.participation(steps)
     elif participation == f"last:{_STEPS}" and steps <= _STEPS:
@@ -196,6 +198,7 @@ def audit_opacus(
         if not views:
             raise InputError('views must name at least one view, such as "updates"')
         before = flattened(optimizer.params)
+        # A view of the model's change needs the model before the first step.
         initial = {view: None if view in ("final", "updates") else before for view in views}
         planting = OneShot(
             len(before),
@@ -203,6 +206,7 @@ def audit_opacus(
             canaries=canaries,
             view=views[0],
             participation=participation,
+            # Clipping by layer rescales canaries, which keeps Gaussian ones independent but no others orthogonal.
             family="gaussian" if clips_by_layer(optimizer) else None,
             initial=initial[views[0]],
             seed=seed,
@@ -212,6 +216,7 @@ def audit_opacus(
     if samples is not None:
         if model is None:
             raise InputError("samples need model=, the module that make_private returned, to compute their losses")
+        # The losses of samples are computed beside the training, where Opacus's hooks would collect gradients.
         module = _plain_copy(model, optimizer)
         audits += [
             Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)

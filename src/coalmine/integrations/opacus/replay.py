@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor
 
+from coalmine.checks import Replay, ReplayOptions, replay
+from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count
 from coalmine.integrations.opacus.steps import check_optimizer
-from coalmine.replaying import Replay, replay
-from coalmine.replaying.clients import Template
 
 _MOST_RANDOM = 8
+_DEFAULT = ReplayOptions()
 
 
 def replay_optimizer(
@@ -25,12 +27,7 @@ def replay_optimizer(
     *,
     clip_norm: float | None = None,
     noise_multiplier: float | None = None,
-    adjacency: str = "zero-out",
-    hostile: bool = False,
-    rounds: int = 3,
-    draws: int | None = None,
-    quick: bool = False,
-    seed: int = 0,
+    options: ReplayOptions = _DEFAULT,
 ) -> Replay:
     """Replay steps of an Opacus optimizer with and without one example.
 
@@ -46,12 +43,7 @@ def replay_optimizer(
             if there was one since ``zero_grad``; otherwise random ones.
         clip_norm: The claimed clip norm; by default the optimizer's.
         noise_multiplier: The claimed noise multiplier; by default the optimizer's.
-        adjacency: What it means to leave out an example: ``"zero-out"`` or ``"add-remove"`` (see `coalmine.replay`).
-        hostile: Whether examples whose gradients are NaN or infinite refute the claim.
-        rounds: Number of steps in which an example of the first one may still be seen.
-        draws: Number of steps that measure the noise (see `coalmine.replay`).
-        quick: Whether to try only the examples and steps that find most.
-        seed: Seed of all randomness.
+        options: What is tried, and what counts as a bug. The divisor is the expected batch size.
 
     Returns:
         The findings, and how far each example moved the gradient.
@@ -65,7 +57,7 @@ def replay_optimizer(
         >>> optimizer = DPOptimizer(
         ...     torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.5, max_grad_norm=0.5,
         ...     expected_batch_size=8)
-        >>> replay_optimizer(optimizer, rounds=1).ok
+        >>> replay_optimizer(optimizer, options=ReplayOptions(rounds=1)).ok
         True
     """
     check_optimizer(optimizer)
@@ -81,12 +73,12 @@ def replay_optimizer(
         examples = present or min(_MOST_RANDOM, int(optimizer.expected_batch_size or _MOST_RANDOM))
     if isinstance(examples, int | float):
         like = Template({str(i): p.detach() for i, p in enumerate(optimizer.params)})
-        examples = like.random(check_count("examples", examples), norm=2 * float(optimizer.max_grad_norm), seed=seed)
+        examples = like.random(
+            check_count("examples", examples), norm=2 * float(optimizer.max_grad_norm), seed=options.seed
+        )
     divisor = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
-    return replay(
-        StepRelease(optimizer), examples, clip_norm=clip, noise_multiplier=noise, adjacency=adjacency, hostile=hostile,
-        rounds=rounds, divisor=divisor, draws=draws, quick=quick, who="example", seed=seed,
-    )  # fmt: skip
+    options = replace(options, divisor=divisor, who="example")
+    return replay(StepRelease(optimizer), examples, clip_norm=clip, noise_multiplier=noise, options=options)
 
 
 class StepRelease:

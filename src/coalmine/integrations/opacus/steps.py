@@ -123,6 +123,7 @@ class AuditedSteps:
 
     def _pre_step(self, original: Callable[[], Any]) -> Any:
         """Run what Opacus does between the backward pass and the change of the parameters, with canaries."""
+        # A logical batch may come in several physical ones (BatchMemoryManager): all but the last skip the step.
         self._examples += _batch_size(self.params[0])
         if self._finished or self.optimizer._check_skip_next_step(pop_next=False):
             return original()
@@ -135,10 +136,12 @@ class AuditedSteps:
             self._plant()
             done = original()
         except BaseException:
+            # The step was not taken, and a training that catches the error may try it again.
             for audit in self.audits:
                 audit.discard(self.taken)
             raise
         if done:
+            # The size of the batch tells Poisson sampling from batches of equal size.
             if self._population is not None and 0 < self._examples <= self._population:
                 for audit in self.audits:
                     audit.cohort(self.taken, self._examples, self._population)
@@ -229,8 +232,10 @@ class AuditedSteps:
         if kind == "model":
             vector, divisor = flattened(self.params), None
         else:
+            # As in Opacus's scale_grad: the expected size of the batch, not the actual one, which would leak it.
             batch = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations
             divisor = float(batch) if self.optimizer.loss_reduction == "mean" else 1.0
+            # An update moves the model against the gradient.
             vector = -flattened([p.grad for p in self.params])
         release: Any
         release, lost = finite_part(vector)

@@ -28,8 +28,7 @@ from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, input_derivative
 from coalmine.progress import track
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.optimizers import SGD, Adam, OptimizerState
+from coalmine.simulation.client import SGD, Adam, LocalTraining, OptimizerState
 
 LossName = Literal["likelihood-ratio", "covariance", "mean"]
 """Which W is used: that of the likelihood ratio, the paper's Loss 2, or its Loss 1."""

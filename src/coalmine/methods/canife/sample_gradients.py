@@ -24,7 +24,7 @@ from torch.func import functional_call, vmap
 from coalmine.errors import InputError
 from coalmine.simulation.flat import check_module, stateless
 from coalmine.simulation.kernels.layerwise import Recorder, is_supported, layers_of
-from coalmine.simulation.models.layers import SoftEmbedding
+from coalmine.simulation.models.text import SoftEmbedding
 
 # Models with fewer parameters are faster with vmap: their layers are small, and a pass costs as much as its operations.
 _LEAST_PARAMETERS = 100_000

@@ -150,13 +150,13 @@ class Exposure:
     def _summary(self, exposures: Floats, confidence: float) -> list[dict[str, Any]]:
         """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
         chance = RandomGuessing(self.references, exposures.size)
-        largest = chance.order_statistic(1)
-        unknown = (None, None)
+        tail, unknown = (1 - confidence) / 2, (None, None)
+        largest = (chance.quantile(tail, position=1), chance.quantile(1 - tail, position=1))
         summaries = [
             ("mean", float(np.mean(exposures)), chance.mean(), unknown),
             ("median", float(np.median(exposures)), chance.median(), chance.sample_median_interval(confidence)),
             ("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75), unknown),
-            ("largest", float(np.max(exposures)), largest.mean(), largest.interval(confidence)),
+            ("largest", float(np.max(exposures)), chance.mean(position=1), largest),
         ]
         if self._extrapolated is not None:
             summaries.append(("largest, extrapolated", self._extrapolated, *summaries[-1][2:]))
@@ -183,11 +183,11 @@ def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple
     median = ex.epsilon_from_exposure(float(np.median(ex.exposure(ranks, references))))
     estimates = [
         replace(bound, threshold=threshold, assumes=assumes),
-        Estimate("median-exposure", ex.per_copy_epsilon(median, copies)),
+        Estimate("median-exposure", median / copies),
     ]
     for fpr in _LOW_FPRS:
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)
-            epsilon = ex.per_copy_epsilon(whole.epsilon, copies)
+            epsilon = whole.epsilon / copies
             estimates.append(Estimate(f"low-fpr-{fpr:g}", epsilon, threshold=whole.threshold))
     return estimates, top

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coalmine.config import SettingError
-from coalmine.errors import InputError
-from coalmine.methods.exposure.settings import ExposureSettings
+from pydantic import Field
+
+from coalmine.config import SettingError, Settings
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
@@ -19,8 +19,25 @@ from coalmine.scorefile import ScoreTable, read_table
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
 
+# Method whose phrases are ranked if there is no file.
 SOURCE = "secret-sharer"
-"""Method whose phrases are ranked if there is no file."""
+
+
+class ExposureSettings(Settings):
+    """Losses or ranks of canaries from a file, or the losses of the phrases inserted in this run."""
+
+    file: str | None = Field(
+        None,
+        examples=["losses.csv"],
+        description="a .csv, .npz or .json file with losses or ranks; the phrases of [secret-sharer] if not given",
+    )
+    references: int | None = Field(
+        None, examples=[10_000], ge=1, description="number of references, if the file has ranks"
+    )
+    calibrate: bool = Field(False, description="subtract the file's column reference_loss")
+    copies: int = Field(1, ge=1, description="number of times that each canary was inserted")
+    delta: float = Field(0.0, ge=0, lt=1, description="the δ at which the lower bound is stated")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bound")
 
 
 class ExposureMethod(Method):
@@ -75,11 +92,8 @@ class ExposureMethod(Method):
                 "more",
                 [SOURCE, "twins"],
             )
-        for key in ("references", "calibrate"):
-            if getattr(settings, key):
-                raise SettingError(
-                    f"{key} applies to a file of losses or ranks: set file, or remove it", ["exposure", key]
-                )
+        if settings.references or settings.calibrate:
+            raise SettingError("references and calibrate apply to a file of losses: set file", ["exposure", "file"])
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result."""
@@ -100,9 +114,8 @@ class ExposureMethod(Method):
         """Return the losses of the run's inserted and held-out phrases."""
         from coalmine.methods.secret_sharer.method import SecretSharerMethod
 
-        sharer = self.earlier.get(SOURCE)
-        if not isinstance(sharer, SecretSharerMethod):
-            raise InputError(f"exposure needs a file of losses, or {SOURCE} in the same run")
+        sharer = self.earlier[SOURCE]  # which `check` asks for
+        assert isinstance(sharer, SecretSharerMethod)
         inserted, held_out = sharer.losses()
         return ScoreTable("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)
 
@@ -125,7 +138,10 @@ class ExposureMethod(Method):
         """Return the summary of the exposures compared with random guessing, then the estimates, of each result."""
         tables = []
         for result in found.results:
-            tables += [_summary_table(result), _estimate_table(result)]
+            bound = result.estimates[0]
+            title = f"ε: lower bound at δ = {bound.delta:g} with {_confidence(result)} confidence"
+            estimates = Table.of_estimates(result.estimates, f"{title}, estimates at δ = 0; thresholds are ranks")
+            tables += [_summary_table(result), estimates]
         return tables
 
     @classmethod
@@ -135,26 +151,15 @@ class ExposureMethod(Method):
 
 
 def _summary_table(result: Result) -> Table:
-    rows = [
-        [
-            row["summary"],
-            fixed(row["canaries"], 3),
-            fixed(row["random_guessing"], 3),
-            "-" if row["low"] is None else f"{fixed(row['low'], 3)} to {fixed(row['high'], 3)}",
-        ]
-        for row in result.details["rows"]
-    ]
+    """Return the summary of the exposures compared with random guessing."""
+    rows = []
+    for row in result.details["rows"]:
+        interval = "-" if row["low"] is None else f"{fixed(row['low'], 3)} to {fixed(row['high'], 3)}"
+        rows.append([row["summary"], fixed(row["canaries"], 3), fixed(row["random_guessing"], 3), interval])
     counts = f"{result.details['canaries']:,} canaries among {result.details['references']:,} references"
     columns = ["summary", "canaries", "random guessing", f"{_confidence(result)} of random guesses"]
     return Table(f"exposure in bits, log2(references / rank): {counts}", columns, rows)
 
 
-def _estimate_table(result: Result) -> Table:
-    delta = 0.0 if result.bound is None else result.bound.delta
-    bound = f"lower bound at δ = {delta:g} with {_confidence(result)} confidence"
-    return Table.of_estimates(result.estimates, f"ε: {bound}, estimates at δ = 0; thresholds are ranks")
-
-
 def _confidence(result: Result) -> str:
-    level = None if result.bound is None else result.bound.confidence
-    return f"{100 * (level or 0.0):g}%"
+    return f"{100 * result.recipe['confidence']:g}%"

@@ -18,7 +18,6 @@ from coalmine.methods.ldp.black_box import BlackBox, play
 from coalmine.methods.ldp.crafters import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
 from coalmine.methods.ldp.distinguishers import Crafted, Trials, white_box
 from coalmine.methods.ldp.lower_bounds import (
-    blind_epsilon,
     empirical_epsilons,
     evidence,
     split_scores,
@@ -34,8 +33,8 @@ from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
 
+# Crafter and mechanism, by their index in the audit, and view.
 Key = tuple[int, int, str]
-"""Crafter and mechanism, by their index in the audit, and view."""
 
 _ODDS = "some report is {times} likelier when g₁ was sent than when g₂ was, or the other way round"
 
@@ -188,7 +187,6 @@ class Ldp:
         metrics = {
             "empirical": float(empirical.mean()),
             "empirical_std": spread(empirical),
-            "blind": blind_epsilon(trials, delta),
             "guessed": guesses.guesses / guesses.canaries,
         }
         if guesses.guesses:

@@ -29,11 +29,11 @@ from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals
 from coalmine.usercode import errors_of
 
+# The paper's test, and the likelihood ratio of the report that the change of the parameters reveals.
 VIEWS = ("black-box", "parameter-change")
-"""The paper's test, and the likelihood ratio of the report that the change of the parameters reveals."""
 
-_COMPARED: Mapping[Rule, Sequence[int]] = {"loss-falls": (0,), "larger-change": (0, 1), "signs": ()}
-"""The examples whose losses each of the paper's tests compares."""
+# The examples whose losses the paper's tests compare.
+_COMPARED: Mapping[Rule | None, Sequence[int]] = {"loss-falls": (0,), "larger-change": (0, 1)}
 
 _CHUNK = 1 << 20  # numbers in the reports that are processed together: a few megabytes, to stay in the cache
 _POINTS = 400  # on lines, evaluated together: the memory of larger activations is returned and faulted in every time
@@ -193,7 +193,8 @@ class BlackBox:
     ) -> None:
         self.crafted, self.mechanism, self.server = crafted, mechanism, server
         self.step = server.step(mechanism, crafted.dim)
-        self.compared = _COMPARED[crafted.rule] if "black-box" in views else ()
+        self.rule = crafted.rule if "black-box" in views else None
+        self.compared = _COMPARED.get(self.rule, ())
         self._rng = rng
         self._scores: dict[str, list[Floats]] = {view: [] for view in VIEWS if view in views}
         self._sent_first: list[Bools] = []
@@ -203,28 +204,24 @@ class BlackBox:
         sent_first, batches = toss_coins(self.crafted, self.mechanism, count, self._rng)
         return sent_first, batches, self._rng.random((self.crafted.clients, UNIFORMS, count))
 
-    def record(
-        self, sent_first: Bools, changes: Sequence[Floats], sign_sums: Callable[[], Floats], total: Floats
-    ) -> None:
+    def record(self, sent_first: Bools, measured: Sequence[Floats], total: Floats) -> None:
         """Add trials.
 
         Args:
             sent_first: Whether each of k trials sent g₁.
-            changes: The change of the loss of each compared example, ``(k,)`` each.
-            sign_sums: Computes the sum of the signs of θₜ − θₜ₊₁, ``(k,)``, which only one of the tests needs.
+            measured: What the paper's test looks at, ``(k,)`` each: the change of the loss of every compared example,
+                or the sum of the signs of θₜ − θₜ₊₁.
             total: The sums of reports in the plane, ``(k, r)``, recovered from the parameters.
         """
         self._sent_first.append(sent_first)
-        if "black-box" in self._scores:
-            # The paper's tests guess g₁ at 0 and above.
-            if self.crafted.rule == "signs":
-                # Eq. 7 is printed for θₜ₊₁ − θₜ, but the server subtracts the gradient: θₜ − θₜ₊₁ has g₁'s sign.
-                scores = sign_sums()
-            elif self.crafted.rule == "larger-change":
-                scores = np.abs(changes[0]) - np.abs(changes[1])  # Eq. 6
-            else:
-                scores = -changes[0]  # Eq. 4
-            self._scores["black-box"].append(scores)
+        # The paper's tests guess g₁ at 0 and above.
+        if self.rule == "signs":
+            # Eq. 7 is printed for θₜ₊₁ − θₜ, but the server subtracts the gradient: θₜ − θₜ₊₁ has g₁'s sign.
+            self._scores["black-box"].append(measured[0])
+        elif self.rule == "larger-change":
+            self._scores["black-box"].append(np.abs(measured[0]) - np.abs(measured[1]))  # Eq. 6
+        elif self.rule == "loss-falls":
+            self._scores["black-box"].append(-measured[0])  # Eq. 4
         if "parameter-change" in self._scores:
             ratio = self.crafted.log_ratio(total, self.mechanism, self.crafted.clients)
             self._scores["parameter-change"].append(ratio)
@@ -239,8 +236,8 @@ class BlackBox:
         return trials
 
 
+# By the model's identity and the index of the example.
 Losses = Mapping[tuple[int, int], LossChange]
-"""By the model's identity and the index of the example."""
 
 
 def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = False) -> None:
@@ -291,15 +288,12 @@ def _play_plainly(game: BlackBox, normals: Sequence[Normals], losses: Losses) ->
     means /= np.float32(crafted.clients)
     theta = parameter_vector(crafted.model).numpy()
     models = game.server.move(theta, means, mechanism)
-    changes = [losses[id(crafted.model), example].at(torch.from_numpy(models)) for example in game.compared]
+    measured = [losses[id(crafted.model), example].at(torch.from_numpy(models)) for example in game.compared]
     moves = np.subtract(theta, models, out=buffer)
+    if game.rule == "signs":
+        measured.append(np.sign(moves).sum(axis=1, dtype=np.float64))
     projected = (moves @ crafted.plane[0].astype(np.float32)).astype(np.float64)
-    game.record(
-        sent_first,
-        changes,
-        lambda: np.sign(moves).sum(axis=1, dtype=np.float64),
-        projected * crafted.clients / game.step,
-    )
+    game.record(sent_first, measured, projected * crafted.clients / game.step)
 
 
 @dataclass(eq=False)
@@ -310,7 +304,7 @@ class _OnLines:
     sent_first: Bools
     projected: Floats
     scales: Floats
-    changes: list[Floats] = field(default_factory=list)
+    measured: list[Floats] = field(default_factory=list)
 
 
 def _play_on_lines(games: Sequence[BlackBox], drawn: Normals, losses: Losses) -> None:
@@ -333,13 +327,9 @@ def _play_on_lines(games: Sequence[BlackBox], drawn: Normals, losses: Losses) ->
         sharing = [one for one in played if id(one.game.crafted.model) == model and example in one.game.compared]
         _add_changes(sharing, loss, torch.from_numpy(drawn.values))
     for one in played:
-        total = one.projected * one.scales[:, None]
-        one.game.record(one.sent_first, one.changes, partial(_sign_sums, drawn, one.scales), total)
-
-
-def _sign_sums(drawn: Normals, scales: Floats) -> Floats:
-    """Return the sum of the signs of each report."""
-    return np.sign(scales) * drawn.sign_sums
+        if one.game.rule == "signs":
+            one.measured.append(np.sign(one.scales) * drawn.sign_sums)
+        one.game.record(one.sent_first, one.measured, one.projected * one.scales[:, None])
 
 
 def _add_changes(played: Sequence[_OnLines], loss: LossChange, directions: Tensor) -> None:
@@ -360,4 +350,4 @@ def _add_changes(played: Sequence[_OnLines], loss: LossChange, directions: Tenso
         change = next(changes)
         opposite = next(changes) if len(same_step) > 1 else change
         for one in same_step:
-            one.changes.append(np.where(one.scales == same_step[0].scales, change, opposite))
+            one.measured.append(np.where(one.scales == same_step[0].scales, change, opposite))

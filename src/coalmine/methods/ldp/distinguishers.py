@@ -120,8 +120,8 @@ class Crafted:
         return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
 
 
+# A gradient, and the trials that send it in one call of the mechanism.
 Batch = tuple[Vector, slice]
-"""A gradient, and the trials that send it in one call of the mechanism."""
 
 
 def toss_coins(

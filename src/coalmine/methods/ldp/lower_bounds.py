@@ -34,7 +34,6 @@ from coalmine.stats import (
     Guesses,
     Scores,
     epsilon_from_counts,
-    epsilon_from_rates,
     one_run,
     one_run_from_guesses,
     p_value,
@@ -46,13 +45,12 @@ from coalmine.stats.one_run import guess_families
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP
 
+# How the tests of a bound, and of the claim, share the significance: most cells are decided by the guesses.
 SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
-"""How the tests of a bound, and of the claim, share the significance: most cells are decided by the guesses."""
 
 ASSUMES = "a fair coin chose the gradient of each trial, and the guessing thresholds were fixed before the first trial"
 _SINGLE_THRESHOLD = "a guess at a single threshold shows all that the adversary learns"
 
-_SIMULATIONS = 400  # of guesses at random: their mean is then known to a few percent
 _LEAST_P_VALUE = 1e-15  # smaller ones are lost to rounding in one minus a level
 _MOST_TRIALS = 10**8
 
@@ -79,8 +77,13 @@ def evidence(
 
 def recomputed(result: Result) -> Result:
     """Return a result with its evidence computed again from its stored trials."""
-    claim, recipe = result.claim, result.recipe
-    assert claim is not None
+    assert result.claim is not None
+    terms = {name: result.recipe[name] for name in ("delta", "confidence", "joint")}
+    return replace(result, **evidence(stored_trials(result), result.claim, **terms))
+
+
+def stored_trials(result: Result) -> list[Trials]:
+    """Return the trials of each measurement that are stored with a result."""
     if "scores" in result.arrays:
         scores, sent_first = result.arrays["scores"], result.arrays["sent_first"]
     else:  # a single measurement, whose order does not matter
@@ -88,12 +91,11 @@ def recomputed(result: Result) -> Result:
         scores = np.concatenate([result.scores.members, result.scores.observed])
         sent_first = np.arange(scores.size) < result.scores.members.size
     trials, start = [], 0
-    for size, upper, lower in recipe["measurements"]:
+    for size, upper, lower in result.recipe["measurements"]:
         rows = slice(start, start + size)
         trials.append(Trials(scores[rows], sent_first[rows], upper, lower))
         start += size
-    terms = {name: recipe[name] for name in ("delta", "confidence", "joint")}
-    return replace(result, **evidence(trials, claim, **terms))
+    return trials
 
 
 def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> list[Estimate]:
@@ -274,24 +276,6 @@ def spread(epsilons: Floats) -> float:
     if not np.isfinite(epsilons).all():
         return math.inf
     return float(epsilons.std(ddof=1)) if len(epsilons) > 1 else 0.0
-
-
-def blind_epsilon(trials: Sequence[Trials], delta: float) -> float:
-    """Return the mean ε_empirical of guessing g₁ equally often but at random: what it shows without any leak.
-
-    ε_empirical is the larger of two log-ratios of counts, and so above 0 by chance alone.
-    """
-    rng = np.random.default_rng(0)
-    means: list[float] = []
-    for measurement in trials:
-        counts = measurement.counts
-        share = (counts.tp + counts.fp) / (counts.members + counts.nonmembers)
-        tpr = rng.binomial(counts.members, share, _SIMULATIONS) / counts.members
-        fpr = rng.binomial(counts.nonmembers, share, _SIMULATIONS) / counts.nonmembers
-        epsilons = epsilon_from_rates(tpr, fpr, delta)
-        finite = epsilons[np.isfinite(epsilons)]
-        means.append(float(np.mean(finite)) if finite.size else 0.0)
-    return float(np.mean(means))
 
 
 def split_scores(trials: Sequence[Trials]) -> Scores:

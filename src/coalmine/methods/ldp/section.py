@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
@@ -11,16 +11,26 @@ from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Group, Table, fixed, share_of_claim
 from coalmine.results.verdict import Verdict
 
+# What to say about the worst verdict of all results.
+_SENTENCES = {
+    Verdict.REFUTED: "Refuted: {count} of {tests} tests refute the claimed ε, so the mechanism has a bug. Look for "
+    "missing noise or skipped clipping.",
+    Verdict.SUSPICIOUS: "Suspicious: no test refutes its claim, but {count} of {tests} lower bounds exceed it.",
+    Verdict.TOO_WEAK: "Too weak: {count} of {tests} tests would not have noticed half of the claimed noise.",
+    Verdict.NOT_REFUTED: "Not refuted: none of {tests} tests refutes its claim. This is not a proof of privacy.",
+    Verdict.NO_CLAIM: "No claim: {count} of {tests} results are about a mechanism without a finite ε.",
+}
+
 
 def tables(method_results: MethodResults) -> list[Table]:
     """Return ε_empirical, the lower bounds and the right guesses: one row per adversary and ε, one column per view."""
     results = method_results.results
     first = results[0]
     bound, mechanisms = first.estimates[0], dict.fromkeys(str(result.config["mechanism"]) for result in results)
+    trials = f"{first.config['trials'] * first.config['measurements']:,} trials"
     shown = [
         _table(
-            f"ε_empirical, the paper's estimate (not a bound): {', '.join(mechanisms)}, {trials_text(first.config)}, "
-            f"δ = {bound.delta:g}",
+            f"ε_empirical, the paper's estimate (not a bound): {', '.join(mechanisms)}, {trials}, δ = {bound.delta:g}",
             results,
             _empirical,
         ),
@@ -66,32 +76,8 @@ def summary(results: Sequence[Result]) -> str:
             f"The bound closest to its claim is ε ≥ {closest.joint_bound:.3g} of ε = {closest.config['epsilon']:g} "
             f"({100 * share_of_claim(closest):.0f}%; {adversary_name(closest.variant)}, {closest.view}; {confidence})."
         )
-    return f"{_verdict_sentence(verdict, results)} {leak}"
-
-
-def trials_text(config: Mapping[str, object]) -> str:
-    """Describe the number of trials, such as "10,000 trials in each of 3 measurements"."""
-    text = f"{config['trials']:,} trials"
-    return f"{text} in each of {config['measurements']} measurements" if config["measurements"] != 1 else text
-
-
-def _verdict_sentence(verdict: Verdict, results: Sequence[Result]) -> str:
-    """Describe the worst verdict of all results in one or two sentences."""
     count = sum(result.verdict is verdict for result in results)
-    if verdict is Verdict.REFUTED:
-        return (
-            f"Refuted: {count} of {len(results)} tests refute the claimed ε, so the mechanism has a bug. Look for "
-            "missing noise or skipped clipping."
-        )
-    if verdict is Verdict.SUSPICIOUS:
-        return (
-            f"Suspicious: no lower bound exceeds its claim, but {count} of {len(results)} estimates lie wholly above "
-            "it."
-        )
-    if verdict is Verdict.TOO_WEAK:
-        few = "none" if count == len(results) else f"only {len(results) - count}"
-        return f"Too weak: {few} of {len(results)} tests would have noticed half of the claimed noise."
-    return f"Not refuted: none of {len(results)} tests refutes its claim. This is not a proof of privacy."
+    return f"{_SENTENCES[verdict].format(count=count, tests=len(results))} {leak}"
 
 
 def _table(title: str, results: Sequence[Result], cell: Callable[[Result], str]) -> Table:
@@ -117,6 +103,5 @@ def _right_guesses(result: Result) -> str:
     metrics = result.metrics
     if "accuracy" not in metrics:
         return "no guesses"
-    guessed = 100 * metrics["guessed"]
-    share = "" if guessed == 100 else f" of {guessed:.0f}%" if guessed >= 0.5 else f" of {guessed:.2g}%"
+    share = "" if metrics["guessed"] == 1 else f" of {100 * metrics['guessed']:.2g}%"
     return f"{100 * metrics['accuracy']:.1f}%{share}"

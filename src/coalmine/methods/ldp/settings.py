@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from coalmine.config.settings import Settings, Several
-from coalmine.errors import InputError, check_positive, did_you_mean
+from coalmine.errors import InputError, did_you_mean
 from coalmine.progress import track
 
 if TYPE_CHECKING:
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from coalmine.simulation.data import FederatedData
     from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 
+# Name of a view of the LDP audit.
 LDPView = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
-"""Name of a view of the LDP audit."""
 
+# The paper's tests on the report and on the model, then ours on the same.
 VIEWS: tuple[LDPView, ...] = get_args(LDPView)
-"""The paper's tests on the report and on the model, then ours on the same."""
 
+# What the adversary of each view does, continuing "an adversary who ...".
 ADVERSARIES = {
     "white-box": "sees the report and compares its cosines with both gradients",
     "black-box": "sees the model before and after the update and applies the paper's test",
     "likelihood-ratio": "sees the report and knows how likely each gradient makes it",
     "parameter-change": "sees the model before and after the update and recovers the report from the change",
 }
-"""What the adversary of each view does, continuing "an adversary who ..."."""
 
+# What the score of each view is. That of the black box depends on the crafter's rule.
 SCORES = {
     "white-box": "difference of cosines",
     "likelihood-ratio": "log-likelihood ratio",
@@ -40,7 +41,6 @@ SCORES = {
     "larger-change": "difference of the loss changes of x₁ and x₂",
     "signs": "sum of the signs of the parameter change",
 }
-"""What the score of each view is. That of the black box depends on the crafter's rule."""
 
 
 class LDPSettings(Settings):
@@ -59,7 +59,9 @@ class LDPSettings(Settings):
     )
     view: Several[LDPView] = Field(VIEWS, description="what the adversary sees")
     mechanism: str = Field("ldp-sgd", description="mechanism: ldp-sgd, gaussian, privunit or path.py:function")
-    epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="claimed ε per report; one audit for each value")
+    epsilon: Several[Annotated[float, Field(gt=0)]] = Field(
+        (0.5, 1.0, 2.0, 4.0), description="claimed ε per report; one audit for each value"
+    )
     delta: float | None = Field(
         None,
         examples=[1e-5],
@@ -79,24 +81,12 @@ class LDPSettings(Settings):
     scaling: Literal["unbiased", "printed"] = Field(
         "unbiased", description="scaling of the mean report; printed follows the paper's Algorithm 2, d times smaller"
     )
-    radius: float | None = Field(
-        None,
-        examples=[10.0],
-        gt=0,
-        description="radius of the ball that parameters are projected onto; by default none",
-    )
     rounds: int = Field(
         0, ge=0, description="rounds of training with the mechanism, at the largest ε, before the audit"
     )
     round_clients: int = Field(50, ge=1, description="clients per round of that training")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
-
-    @field_validator("epsilon")
-    @classmethod
-    def _check_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        """Refuse a claim of ε ≤ 0 here, where its line in the file is known."""
-        return tuple(check_positive("epsilon", epsilon) for epsilon in dict.fromkeys(value))
 
     def mechanisms(self) -> list[LocalMechanism]:
         """Return one mechanism for each claimed ε."""
@@ -105,24 +95,22 @@ class LDPSettings(Settings):
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
-        if self.delta is not None and self.mechanism in ("ldp-sgd", "privunit"):
-            raise InputError(f"{self.mechanism} claims δ = 0, got delta = {self.delta:g}: leave delta out")
-        norm = self.clip_norm
-        match self.mechanism:
-            case "ldp-sgd":
-                return [LDPSGD(epsilon=epsilon, norm=norm) for epsilon in self.epsilon]
-            case "privunit":
-                return [PrivUnit2(epsilon=epsilon, norm=norm) for epsilon in self.epsilon]
-            case "gaussian":
-                delta = 1e-5 if self.delta is None else self.delta
-                return [LocalGaussian(epsilon=epsilon, norm=norm, delta=delta) for epsilon in self.epsilon]
+        epsilons, norm = tuple(dict.fromkeys(self.epsilon)), self.clip_norm
+        pure = {"ldp-sgd": LDPSGD, "privunit": PrivUnit2}
+        if self.mechanism in pure:
+            if self.delta is not None:
+                raise InputError(f"{self.mechanism} claims δ = 0, got delta = {self.delta:g}: leave delta out")
+            return [pure[self.mechanism](epsilon=epsilon, norm=norm) for epsilon in epsilons]
+        if self.mechanism == "gaussian":
+            delta = 1e-5 if self.delta is None else self.delta
+            return [LocalGaussian(epsilon=epsilon, norm=norm, delta=delta) for epsilon in epsilons]
         if not is_user_model(self.mechanism):
             names = ("ldp-sgd", "gaussian", "privunit", "path.py:function")
             raise InputError(f'unknown mechanism "{self.mechanism}". {did_you_mean(self.mechanism, names)}')
-        if len(self.epsilon) != 1:
+        if len(epsilons) != 1:
             raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
         function = load_function(self.mechanism)
-        return [OwnMechanism(function=function, epsilon=self.epsilon[0], norm=norm, delta=self.delta or 0.0)]
+        return [OwnMechanism(function=function, epsilon=epsilons[0], norm=norm, delta=self.delta or 0.0)]
 
     def crafters(self) -> list[Crafter]:
         """Return the named crafters, and one dummy gradient for each norm."""
@@ -150,7 +138,7 @@ class LDPSettings(Settings):
         """Return how the server updates the model."""
         from coalmine.simulation.mechanisms.local import LDPServer
 
-        return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
+        return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling)
 
     def audit(self) -> Ldp:
         """Return the audit, ready to run."""

@@ -39,25 +39,22 @@ class MechanismMethod(Method):
 
     @classmethod
     def check(cls, run: Any) -> None:
-        """Raise if no mechanism is named, a function has two claims, or layers do not fit the dimension."""
+        """Raise if no mechanism is named, or a function has two claims."""
         run.methods["mechanism"].check_choice()
-        run.methods["mechanism"].coordinates()
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return the result."""
-        from coalmine.methods.mechanism.audit import audit_mechanism
+        from coalmine.methods.mechanism.audit import check_mechanism
 
         settings = self.settings
-        result = audit_mechanism(
+        result = check_mechanism(
             self._mechanism,
-            dim=settings.coordinates(),
+            dim=settings.dim,
             canaries=settings.canaries,
-            family=settings.family,
             delta=settings.delta,
             confidence=settings.confidence,
             claim=settings.stated_claim(),
             calls=settings.calls,
-            layers=settings.tensors(),
             clients=settings.clients,
             clip_norm=settings.clip_norm,
             norm=settings.norm,

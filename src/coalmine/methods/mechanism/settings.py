@@ -9,7 +9,6 @@ from pydantic import Field
 from coalmine import claims
 from coalmine.claims.sampling import EveryRound
 from coalmine.config import SettingError, Settings
-from coalmine.layers import Layers
 from coalmine.methods.mechanism.audit import MechanismFunction, gaussian_mechanism
 from coalmine.usercode import load_function
 
@@ -32,12 +31,6 @@ class MechanismSettings(Settings):
     )
     dim: int = Field(1_000_000, ge=2, description="number of coordinates")
     canaries: int = Field(1000, ge=1, description="number of canaries in the sum; the same number is held out")
-    family: Literal["hadamard", "orthogonal", "gaussian"] | None = Field(
-        None,
-        examples=["gaussian"],
-        description="hadamard (orthogonal, fast), orthogonal (small dim) or gaussian (independent); by default chosen "
-        "by dim",
-    )
     claim: float | None = Field(
         None, examples=[2.0], ge=0, description="claimed ε at delta; by default that of noise_multiplier"
     )
@@ -46,11 +39,6 @@ class MechanismSettings(Settings):
         examples=[400],
         ge=0,
         description="number of further calls that look for bugs of the noise; 0 for none, by default chosen by dim",
-    )
-    layers: str | None = Field(
-        None,
-        examples=["fc.weight=640, fc.bias=10"],
-        description="sizes of the tensors that make up the vector, so that messages name them; dim is their sum then",
     )
     clients: int | None = Field(
         None,
@@ -94,42 +82,6 @@ class MechanismSettings(Settings):
             )
         if self.clients is not None and self.function is None:
             raise SettingError("clients go with function, your own mechanism", ["mechanism", "clients"])
-
-    def tensors(self) -> Layers | None:
-        """Return the tensors that make up the vector, if they are named.
-
-        Raises:
-            SettingError: If a size is missing or no whole number, or a name occurs twice.
-
-        Example:
-            >>> MechanismSettings(layers="fc.weight=640, fc.bias=10").tensors().dim
-            650
-        """
-        if self.layers is None:
-            return None
-        pairs = [part.rpartition("=") for part in self.layers.split(",")]
-        names = [name.strip() for name, _, _ in pairs]
-        if not all(names) or len(set(names)) < len(names) or not all(size.strip().isdecimal() for _, _, size in pairs):
-            raise SettingError(
-                f"layers must be different names with sizes, such as fc.weight=640, fc.bias=10, got {self.layers!r}",
-                ["mechanism", "layers"],
-            )
-        return Layers.of({name: int(size) for name, (_, _, size) in zip(names, pairs, strict=True)})
-
-    def coordinates(self) -> int:
-        """Return the number of coordinates: ``dim``, or by default that of ``layers``.
-
-        Raises:
-            SettingError: If both are set and differ.
-        """
-        tensors = self.tensors()
-        if tensors is None:
-            return self.dim
-        if "dim" in self.model_fields_set and self.dim != tensors.dim:
-            raise SettingError(
-                f"layers have {tensors.dim:,} parameters, but dim is {self.dim:,}", ["mechanism", "layers"]
-            )
-        return tensors.dim
 
     def stated_claim(self) -> claims.Claim | None:
         """Return the claimed guarantee, or None if there is none."""

@@ -1,0 +1,259 @@
+"""The same randomness twice, and no trace of earlier runs.
+
+Global generators (random, NumPy, torch) are set before every run. Generators that the user's function owns are found by
+walking through whatever it refers to. Generators that it creates without a seed take their entropy from a stream of
+ours. All other state that it keeps (momentum, round counters, clip norms) is copied for each run.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import os
+import random
+import sys
+import types
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+# Objects that are looked into, the nearest first: a function may refer to objects that lead anywhere, such as a test
+# session, and what it draws from is at hand.
+_MOST_OBJECTS = 20_000
+
+# Nothing that these refer to is a generator.
+_LEAVES = (str, bytes, int, float, complex, type(None), np.generic, np.ndarray, types.ModuleType, types.CodeType)
+
+# Packages whose modules keep no generator of the user's.
+_LIBRARIES = {*sys.stdlib_module_names, "numpy", "torch", "scipy", "sklearn", "coalmine", "jax", "jaxlib"}
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random, torch.Generator)
+
+
+class Isolated:
+    """A callable that starts afresh in every run, with the randomness that belongs to a seed.
+
+    Objects and closures are copied, and so are the module-level variables that the code refers to. Generators are
+    shared, not copied, since their state is set before every run. What cannot be copied is shared too.
+
+    Args:
+        release: The callable.
+    """
+
+    def __init__(self, release: Callable[..., Any]) -> None:
+        self._release = release
+        self.generators: list[Any] = []
+        self._globals: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        for value in _reachable(release):
+            if _is_generator(value):
+                self.generators.append(value)
+            elif isinstance(value, types.FunctionType) and not _is_installed(value.__module__):
+                space, names = self._globals.setdefault(id(value.__globals__), (value.__globals__, set()))
+                names |= _names(value.__code__) & space.keys()
+        self._shared = {id(value): value for value in [*sys.modules.values(), *self.generators]}
+
+    @contextmanager
+    def copied(self) -> Iterator[Callable[..., Any]]:
+        """Return a copy to call once per round."""
+        memo = dict(self._shared)  # an object that refers to a module or a generator keeps referring to the same one
+        fixed = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+        originals = [
+            (space, name, space[name])
+            for space, names in self._globals.values()
+            for name in names
+            if not isinstance(space[name], fixed)
+        ]
+        try:
+            for space, name, value in originals:
+                space[name] = _copied(value, memo)
+            yield _copied(self._release, memo)
+        finally:
+            for space, name, value in originals:
+                space[name] = value
+
+    @contextmanager
+    def seeded(self, *seed: int) -> Iterator[None]:
+        """Set all generators to the state that belongs to a seed, and let new ones take their entropy from it."""
+        for index, generator in enumerate(self.generators):
+            _reseed(generator, np.random.SeedSequence([*seed, 1, index]))
+        words = np.random.SeedSequence([*seed, 0]).generate_state(3)
+        random.seed(int(words[0]))
+        np.random.seed(int(words[1]))  # noqa: NPY002 the user's code may draw from it
+        torch.manual_seed(int(words[2]))
+        with _entropy_from(random.Random(int(words[0]) + 1)), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+
+    @contextmanager
+    def leaves_no_trace(self) -> Iterator[None]:
+        """Leave all generators as they were, whatever is drawn in between."""
+        states = [_state(generator) for generator in self.generators]
+        python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        tensors = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            for generator, state in zip(self.generators, states, strict=True):
+                _set_state(generator, state)
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
+            torch.set_rng_state(tensors)
+
+
+@contextmanager
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set attributes for a while: (owner, name, value). It runs around every call, and `unittest.mock` is slow."""
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _entropy_from(stream: random.Random) -> Any:
+    """Let generators that are created without a seed take one from a stream."""
+    seed = random.Random.seed
+
+    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
+        seed(self, stream.getrandbits(64) if a is None else a, version)
+
+    changes = [
+        (os, "urandom", stream.randbytes),
+        (random, "_urandom", stream.randbytes),  # SystemRandom and secrets
+        (random.Random, "seed", seeded),
+    ]
+    # Also for `from numpy.random import default_rng`: the entropy of every unseeded SeedSequence comes from here.
+    if hasattr(np.random.bit_generator, "randbits"):
+        changes.append((np.random.bit_generator, "randbits", stream.getrandbits))
+    return replaced(*changes)
+
+
+# Generators
+
+
+def _is_generator(value: object) -> bool:
+    return isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)
+
+
+def _state(generator: Any) -> Any:
+    generator = getattr(generator, "bit_generator", generator)  # that of np.random.Generator
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    generator = getattr(generator, "bit_generator", generator)
+    if isinstance(generator, np.random.BitGenerator):
+        generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def _reseed(generator: Any, seed: np.random.SeedSequence) -> None:
+    generator = getattr(generator, "bit_generator", generator)
+    if isinstance(generator, np.random.BitGenerator):
+        generator.state = type(generator)(seed).state
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(int(seed.generate_state(1)[0]))
+    else:
+        generator.seed(int(seed.generate_state(1)[0]))
+
+
+# What a function refers to
+
+
+def _reachable(root: object) -> Iterator[Any]:
+    """Yield the objects that a callable can reach by closures, defaults, attributes, containers and globals."""
+    seen, queue = {id(root): root}, deque([root])  # kept, so that no other object gets the same id meanwhile
+    for _ in range(_MOST_OBJECTS):
+        if not queue:
+            return
+        value = queue.popleft()
+        yield value
+        for child in _children(value):
+            if id(child) not in seen and not isinstance(child, _LEAVES):
+                seen[id(child)] = child
+                queue.append(child)
+    yield from queue
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """Yield what an object refers to, as far as a generator of the user's may be there."""
+    if _is_generator(value) or (isinstance(value, type) and _is_library(value.__module__)):
+        return
+    if not isinstance(value, types.FunctionType):
+        yield from gc.get_referents(value)
+        return
+    yield from (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+    if _is_library(value.__module__):
+        return
+    # Of the globals, only those that the code names, and of modules among them, only what it names there.
+    names = _names(value.__code__)
+    for name in names & value.__globals__.keys():
+        variable = value.__globals__[name]
+        yield variable
+        if isinstance(variable, types.ModuleType) and not _is_library(variable.__name__):
+            yield from (vars(variable)[attribute] for attribute in names & vars(variable).keys())
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names that a code object, or one inside it, refers to."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in _LIBRARIES
+
+
+def _is_installed(module: str | None) -> bool:
+    """Whether a module belongs to a package that keeps no state of the user's in module-level variables."""
+    return _is_library(module) or "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")
+
+
+# Copies
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a callable with copies of all that it keeps; the callable itself if that is impossible."""
+    try:
+        if isinstance(value, types.FunctionType):
+            return _copied_function(value, memo)
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, _copied(value.__self__, memo))
+        if isinstance(value, functools.partial):
+            keywords = {name: _copied(argument, memo) for name, argument in value.keywords.items()}
+            return functools.partial(_copied(value.func, memo), *[_copied(a, memo) for a in value.args], **keywords)
+        return copy.deepcopy(value, memo)
+    except Exception:  # deepcopy raises whatever the user's objects raise
+        return value
+
+
+def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> Any:
+    """Return a function of the same code whose closure and defaults are copies."""
+    if id(function) in memo:
+        return memo[id(function)]
+    cells = tuple(memo.setdefault(id(cell), types.CellType()) for cell in function.__closure__ or ())
+    twin = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
+    memo[id(function)] = twin  # before its closure: functions may refer to themselves
+    twin.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
+    twin.__defaults__ = copy.deepcopy(function.__defaults__, memo)
+    twin.__dict__.update(function.__dict__)
+    for cell, original in zip(cells, function.__closure__ or (), strict=True):
+        try:
+            cell.cell_contents = _copied(original.cell_contents, memo)
+        except ValueError:  # a variable that is not assigned yet
+            continue
+    return twin

@@ -1,0 +1,531 @@
+"""Is the noise of a mechanism there everywhere, fresh, independent and of a shape that protects?
+
+Each attack learns from the pilot of a `Transcript`, and from coordinates without a canary, where the noise could be
+predicted or is weak, and guesses the coins of the test calls. Under the claim no attack guesses better than its
+trade-off curve allows, so each is a valid test whatever it learned, and a union bound covers all of them
+(docs/mechanism.md). For independent noise that keeps the claim the false-alarm rate is at most ``rate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
+from coalmine.layers import Layers
+from coalmine.protocol import Vector
+from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.stats.guess_tests import guess_p_value, value_p_value
+from coalmine.stats.guessed_seeds import NUMBERS, guess_seed
+from coalmine.stats.noise_tests import LEAST_P_VALUE, near_zero_p_value
+from coalmine.stats.tradeoff import Curve
+
+CHECKS = (
+    Check.SIZE, Check.SHAPE, Check.VALUES, Check.PLACES, Check.CALLS, Check.FRESH, Check.INDEPENDENT,
+)  # fmt: skip
+"""Names of the checks."""
+
+# Below this size noise hides no update, whatever else is wrong with it.
+_NEGLIGIBLE = 0.02
+# Smaller than elsewhere by this factor, and by this gain in log-likelihood, which noise of one size shows with a
+# probability of about 1e-6, counts as weak.
+_WEAK, _PLAIN = 0.9, 14.0
+_BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
+_SIZE_SHARE = 0.4  # of the false-alarm rate, for noise that is too small everywhere
+_CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """Scores of the test canaries, and what the attacker exploited.
+
+    Args:
+        check: Name of the check.
+        sentence: What is wrong with the noise if the attack succeeds.
+        scores: Log-likelihood ratio of each chosen target, shape (k,).
+        chosen: Which targets, or None for all.
+        mean: Predicted noise of each chosen target.
+        scale: Predicted standard deviation of what the prediction misses, shape (k,), or None without a prediction.
+        usual: Standard deviation of the noise at the targets that were not chosen, if the sentence compares with it.
+    """
+
+    check: str
+    sentence: str
+    scores: Floats
+    chosen: Bools | None = None
+    mean: Floats | float = 0.0
+    scale: Floats | None = None
+    usual: float | None = None
+
+
+def check_noise(
+    mechanism: Callable[[Vector], Array],
+    *,
+    dim: int,
+    claim: Curve,
+    calls: int,
+    rate: float = CHECK_RATE,
+    noise_multiplier: float | None = None,
+    layers: Layers | None = None,
+    seed: int = 0,
+) -> list[Finding]:
+    """Attack the noise of a mechanism.
+
+    Args:
+        mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
+        dim: Number of coordinates.
+        claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
+        calls: Number of calls, at least 16.
+        rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
+        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
+        layers: The tensors that make up the vector, for sentences.
+        seed: Seed of canaries and coins.
+
+    Returns:
+        At most one finding: the successful attack that names the bug most directly.
+
+    Example:
+        >>> from coalmine.stats.tradeoff import ApproximateDP
+        >>> rng = np.random.default_rng(0)
+        >>> def forgetful(total):
+        ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
+        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5), calls=400))
+        Coordinates 490–499 carry no noise (p < 1e-300).
+    """
+    layers = layers or Layers({})
+    transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
+    for attack, share in _attacks(transcript, layers, noise_multiplier):
+        p_value = _p_value(attack, transcript, claim) / share
+        if p_value > rate:
+            continue
+        check, sentence = attack.check, attack.sentence
+        if attack.usual is not None and attack.chosen is not None:
+            # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
+            # alone only if the rest keeps the claim.
+            rest = _gaussian_scores(transcript, 0.0, attack.usual, ~attack.chosen)
+            if guess_p_value(rest, transcript.coins[~attack.chosen], claim) <= rate:
+                check, sentence = Check.SIZE, f"{_too_small(attack.usual, noise_multiplier)} Besides: {sentence}"
+        # A p-value of 0 would stand for a certainty, which statistics never have.
+        return [Finding(check=check, sentence=sentence, p_value=max(min(1.0, p_value), LEAST_P_VALUE))]
+    return []
+
+
+def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rate: float = CHECK_RATE) -> bool:
+    """Whether a mechanism with half of the claimed Gaussian noise may pass, by one simulation of its size attack.
+
+    Args:
+        claim: The claimed trade-off curve.
+        noise_multiplier: Noise multiplier of Gaussian noise that keeps the claim.
+        canaries: Number of canaries that are guessed.
+        rate: False-alarm rate of all attacks together.
+
+    Example:
+        >>> from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
+        >>> half_would_pass(GaussianDP(1.0), noise_multiplier=1.0, canaries=3_000)
+        False
+        >>> half_would_pass(ApproximateDP(2.0, 1e-5), noise_multiplier=2.0, canaries=3_000)
+        True
+    """
+    # More canaries refute what fewer do, so that large numbers need not be simulated.
+    count, size, rng = min(canaries, 100_000), noise_multiplier / 2, np.random.default_rng(0)
+    coins, values = rng.random(count) < 0.5, rng.uniform(LEAST, MOST, count)
+    outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
+    p_value = guess_p_value(values * (outputs - values / 2) / size**2, coins, claim)
+    return p_value > 0.1 * _SIZE_SHARE * rate  # a tenth, so that other samples refute it as well, but for a few
+
+
+def _attacks(transcript: Transcript, layers: Layers, noise_multiplier: float | None) -> Iterator[tuple[Attack, float]]:
+    """Yield attacks that found something to exploit, each with its share of the false-alarm rate, most telling first.
+
+    Too little noise everywhere is the most common bug, and the one that takes the most evidence; the others are plain
+    at the right place.
+    """
+    if transcript.size >= _NEGLIGIBLE:
+        for attack, share in (
+            (_small_seeds(transcript), 0.06),
+            (_same_coordinates(transcript), 0.1),
+            (_same_calls(transcript), 0.1),
+            (_depends_on_input(transcript), 0.06),
+            (_weak_coordinates(transcript, layers), 0.1),
+            (_weak_calls(transcript), 0.06),
+            (_repeated_values(transcript), 0.06),
+            (_odd_shape(transcript), 0.06),
+        ):
+            if attack is not None:
+                yield attack, share
+    sentence = _too_small(transcript.size, noise_multiplier)
+    yield Attack(Check.SIZE, sentence, _gaussian_scores(transcript, 0.0, transcript.size)), _SIZE_SHARE
+
+
+def _p_value(attack: Attack, transcript: Transcript, claim: Curve) -> float:
+    """Return the p-value of a claim from the scores of an attack, and from guessing the values of canaries."""
+    chosen = slice(None) if attack.chosen is None else attack.chosen
+    coins = transcript.coins[chosen]
+    p_value = guess_p_value(np.clip(attack.scores, -1e30, 1e30), coins, claim)
+    if attack.scale is None:
+        return p_value
+    # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few exact
+    # guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have a value.
+    misses = np.abs(transcript.target_outputs[chosen] - attack.mean - transcript.target_values[chosen])
+    by_value, reaches = 1.0, (1e-8, 1e-6, 1e-4)
+    for reach in reaches:
+        guessed = (attack.scale <= reach / 4) & coins
+        hits, guesses = int(np.sum(misses[guessed] <= reach)), int(guessed.sum())
+        if guesses >= 4:
+            chance = (2 * reach + 2.0**-24) / (MOST - LEAST)  # values are float32 numbers
+            by_value = min(by_value, len(reaches) * value_p_value(hits, guesses, chance, claim))
+    return min(1.0, 2 * min(p_value, by_value))
+
+
+def _gaussian_scores(
+    transcript: Transcript, mean: Floats | float, scale: Floats | float, chosen: Bools | None = None
+) -> Floats:
+    """Return the log-likelihood ratios of targets for normal noise of this mean and scale, shape (k,)."""
+    pick = slice(None) if chosen is None else chosen
+    values, outputs = transcript.target_values[pick], transcript.target_outputs[pick]
+    floor = max(1e-6 * transcript.size, transcript.tolerance, 1e-12)
+    scores: Floats = values * (outputs - values / 2 - mean) / np.maximum(scale, floor) ** 2
+    return scores
+
+
+def _too_small(size: float, needed: float | None) -> str:
+    """Say that noise is too small, from its size and that of Gaussian noise that keeps the claim."""
+    if size == 0:
+        return "There is no noise."
+    if needed is not None and size >= 0.98 * needed:
+        return (
+            f"The noise hides updates of one coordinate less than claimed, although its standard deviation of "
+            f"{size:.3g} is large enough for Gaussian noise."
+        )
+    sentence = f"The noise is too small everywhere: its standard deviation is {size:.3g} for updates of norm 1"
+    if needed is None:
+        return f"{sentence}."
+    return f"{sentence}, {size / needed:.2g} of the {needed:.3g} that Gaussian noise takes to keep the claim."
+
+
+# Is it fresh?
+
+
+def _small_seeds(transcript: Transcript) -> Attack | None:
+    """Predict the first numbers of the noise by trying small seeds of the usual generators."""
+    shown = transcript.known & (transcript.inputs == 0) & (transcript.coordinates < NUMBERS)
+
+    def guess(call: int) -> tuple[str, Floats] | None:
+        columns = np.flatnonzero(shown[call])
+        guessed = guess_seed(transcript.noise[call, columns], transcript.coordinates[columns])
+        return None if guessed is None else (guessed.name, guessed.numbers)
+
+    # A generator that is seeded once, as in tests, gives the numbers of its seed in its first call alone, and one seed
+    # for all calls repeats its noise, which has a check of its own: several seeds must be found.
+    tried = [guess(int(call)) for call in np.flatnonzero(transcript.pilot)[:8]]
+    names = {name for name, _ in filter(None, tried)}
+    if len(names) < 2:
+        return None
+    mean, scale = np.zeros(transcript.noise.shape), np.full(transcript.noise.shape, transcript.size)
+    columns = transcript.coordinates < NUMBERS
+    for call in np.flatnonzero(~transcript.pilot):
+        guessed = guess(int(call))
+        if guessed is not None:
+            mean[call, columns], scale[call, columns] = guessed[1][transcript.coordinates[columns]], 0.0
+    mean, scale = mean[transcript.targets], scale[transcript.targets]
+    sentence = f"The noise of a call is that of {min(names)}, and others have small seeds, too: trying them removes it."
+    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+
+
+def _same_calls(transcript: Transcript) -> Attack | None:
+    """Predict the noise of a call from the most similar other call."""
+    scales = _column_scales(transcript)
+    noise = (transcript.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
+    known = (transcript.known & (scales > 0)).astype(np.float32)
+    count, product = known @ known.T, noise @ noise.T
+    power = (noise**2) @ known.T  # of call i where call j is known, too
+    squared = product**2 / np.maximum(power * power.T, 1e-30)
+    np.fill_diagonal(squared, 0.0)
+    # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
+    # Squares of correlations of independent normal values are beta variables; all pairs share the error.
+    degrees = np.maximum(count / transcript.spread - 1, 1.0)
+    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / len(noise) ** 2)
+    # What is closer to 1 is lost in rounding: so few values may be alike by chance.
+    squared[squared < np.where(least < 1 - 2e-7, least, 2.0)] = 0.0
+    partner = squared.argmax(axis=1)
+    linked = squared.max(axis=1) > _CORRELATED**2
+    if not linked[~transcript.pilot].any():
+        return None
+    both = transcript.known & transcript.known[partner]
+    theirs = np.where(both, transcript.noise[partner], 0.0)
+    slope = _slopes(np.where(both, transcript.noise, 0.0), theirs, axis=1)
+    missed = np.where(both, transcript.noise, 0.0) - slope[:, None] * theirs
+    rest = np.sqrt(np.sum(missed**2, axis=1) / np.maximum(both.sum(axis=1) - 1, 1))
+    call, column = transcript.targets
+    usable = linked[call] & transcript.known[partner[call], column]
+    mean = np.where(usable, slope[call] * transcript.noise[partner[call], column], 0.0)
+    scale = np.where(usable, rest[call], transcript.size)
+    example = int(np.argmax(np.where(transcript.pilot, -1.0, squared.max(axis=1))))
+    sentence = (
+        f"The noise of call {example + 1} is {slope[example]:.3g} times that of call {partner[example] + 1} "
+        f"(correlation {np.sqrt(squared[example].max()):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
+        "twin."
+    )
+    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+
+
+# Is it independent?
+
+
+def _same_coordinates(transcript: Transcript) -> Attack | None:
+    """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
+    pilot = transcript.noise[transcript.pilot]
+    typical = np.median(np.abs(pilot), axis=0)
+    # Values are bounded, so that no two large ones decide about a correlation, and centered, since noise that repeats
+    # in every call has a check of its own.
+    bounded = np.clip(pilot / np.where(typical > 0, typical, np.inf), -3, 3).astype(np.float32)
+    halves = [half - half.mean(axis=0) for half in np.array_split(bounded, 2)]
+    halves = [half / np.maximum(np.linalg.norm(half, axis=0), 1e-6) for half in halves]
+    calls, n = halves[1].shape
+    if calls < 6:
+        return None
+    partner = np.zeros(n, dtype=np.int64)
+    for start in range(0, n, 512):
+        block = slice(start, min(start + 512, n))
+        likeness = np.abs(halves[0][:, block].T @ halves[0])
+        likeness[np.arange(len(likeness)), np.arange(start, block.stop)] = 0
+        partner[block] = likeness.argmax(axis=1)
+    # The other half confirms a pair, since the most similar of many is similar by chance.
+    likeness = np.sum(halves[1] * halves[1][:, partner], axis=0).astype(np.float64)
+    least = 1 - special.betaincinv((calls - 1) / 2, 0.5, _BY_CHANCE / n)
+    linked = likeness**2 > np.clip(least, _CORRELATED**2, 0.999)
+    if not linked.any():
+        return None
+    both = transcript.noise[transcript.pilot]
+    slope = _slopes(both, both[:, partner], axis=0)
+    rest = np.sqrt(np.mean((both - slope * both[:, partner]) ** 2, axis=0))
+    call, column = transcript.targets
+    chosen = linked[column] & transcript.known[call, partner[column]]
+    call, column = call[chosen], column[chosen]
+    mean, scale = slope[column] * transcript.noise[call, partner[column]], rest[column]
+    j = int(np.argmax(np.abs(likeness)))
+    sentence = (
+        f"{linked.sum():,} of {n:,} coordinates share their noise with another one, such as coordinate "
+        f"{transcript.coordinates[j]:,} with {transcript.coordinates[partner[j]]:,} (correlation {likeness[j]:.3g})."
+    )
+    scores = _gaussian_scores(transcript, mean, scale, chosen)
+    # Noise that is too small everywhere shows in all targets, and must not be named after the few that share theirs.
+    usual = transcript.size if linked.mean() < 0.05 else None
+    return Attack(Check.INDEPENDENT, sentence, scores, chosen=chosen, mean=mean, scale=scale, usual=usual)
+
+
+def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
+    """Return the factor from other noise to noise; exact copies deserve an exact factor."""
+    slope = np.sum(noise * other, axis=axis) / np.maximum(np.sum(other**2, axis=axis), 1e-300)
+    return np.asarray(np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope))
+
+
+def _column_scales(transcript: Transcript) -> Floats:
+    """Return the standard deviation of the noise at each coordinate, from where it is known, shape (n,)."""
+    count, power = np.sum(transcript.known, axis=0), np.sum(transcript.squares, axis=0)
+    return np.asarray(np.sqrt(power / np.maximum(count, 1)))
+
+
+# Is it everywhere?
+
+
+def _weak_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
+    """Look only where the noise is the smallest: in a block, at every k-th coordinate, in a tensor, or at some places.
+
+    The set is chosen by the pilot and by coordinates without a canary, so it is one test however many sets there are.
+    """
+    picking = np.zeros(transcript.pilot.size, dtype=bool)
+    picking[np.flatnonzero(transcript.pilot)[::2]] = True
+    by = transcript.known & picking[:, None] & (transcript.first == 0)
+    weak = weakest_set(transcript, 0, by, transcript.coordinates, layers)
+    return None if weak is None else _weak_attack(transcript, *weak, 1, Check.PLACES)
+
+
+def _weak_calls(transcript: Transcript) -> Attack | None:
+    """Look only at the calls with the smallest noise, which coordinates without a canary show."""
+    by = transcript.known & (np.arange(transcript.coordinates.size) % 2 == 0)
+    numbers = np.arange(1, transcript.pilot.size + 1)
+    weak = weakest_set(transcript, 1, by, numbers, Layers({}))
+    return None if weak is None else _weak_attack(transcript, *weak, 0, Check.CALLS)
+
+
+def _weak_attack(
+    transcript: Transcript, members: Bools, scale: float, usual: float, where: str, axis: int, check: str
+) -> Attack:
+    chosen = members[transcript.targets[axis]]
+    scales = np.full(int(chosen.sum()), scale)
+    amount = "no noise" if scale < 1e-3 * usual else f"{scale / usual:.2g} of the noise of the others"
+    scores = _gaussian_scores(transcript, 0.0, scales, chosen)
+    return Attack(check, f"{where} {amount}.", scores, chosen=chosen, scale=scales, usual=usual)
+
+
+def weakest_set(
+    transcript: Transcript, axis: int, by: Bools, numbers: Ints, layers: Layers
+) -> tuple[Bools, float, float, str] | None:
+    """Return the set of coordinates, or of calls, whose noise is most plainly smaller than that of the others.
+
+    Args:
+        transcript: The calls.
+        axis: The axis to sum over: 0 for sets of coordinates, 1 for sets of calls.
+        by: The values by which the weakest single members are picked; the other known values judge them, (t, n).
+        numbers: The number of each member in sentences.
+        layers: Names of stretches of members.
+
+    Returns:
+        The members, their noise, that of the others, and "… carry"; None if no set is plainly weaker.
+    """
+    power, count = transcript.squares.sum(axis=axis), transcript.known.sum(axis=axis).astype(np.float64)
+    usual = float(power.sum() / max(count.sum(), 1.0))
+    n, place = numbers.size, numbers - numbers[0] * (axis == 1)
+    best, members = _PLAIN, None
+
+    def gains(power: Array, count: Array, usual: float) -> Floats:
+        """Log-likelihood that sets gain by a smaller scale of their own, over one scale for all."""
+        ratio = np.clip(power / np.maximum(count, 1) / usual, 1e-12, 1.0)
+        return np.asarray(count * (ratio - 1 - np.log(ratio)) / 2 / transcript.spread)
+
+    # Single members, blocks of several resolutions, every k-th member, and tensors.
+    labels = [np.arange(n)]
+    labels += [place // size for size in (8, 64, 512, 4096, 32_768, 262_144) if size <= place[-1]]
+    labels += [place % stride for stride in (*range(2, 17), 32, 64, 128, 256) if 2 * stride <= n]
+    if layers.names:
+        labels.append(np.searchsorted(layers.ends, numbers, side="right"))
+    for label in labels:
+        gain = gains(np.bincount(label, power), np.bincount(label, count), usual)
+        if gain.max() - np.log(gain.size) > best:
+            best, members = float(gain.max() - np.log(gain.size)), label == gain.argmax()
+    # The best stretch for noise of a few shares of the usual variance, by the largest sum of neighbors (Kadane).
+    for ratio in (0.01, 0.25, 0.64):
+        each = -count * np.log(ratio) / 2 - power / usual * (1 / ratio - 1) / 2
+        sums = np.concatenate([[0.0], np.cumsum(each)])
+        last = int(np.argmax(sums - np.minimum.accumulate(sums)))
+        stretch = np.zeros(n, dtype=bool)
+        stretch[int(np.argmin(sums[: last + 1])) : last] = True
+        gain = float(gains(power[stretch].sum(), count[stretch].sum(), usual)) - np.log(n * (n + 1) / 2)
+        if gain > best:
+            best, members = gain, stretch
+    # Members at any places that had little noise in one part of their values, judged by the other part.
+    picked, tries = np.sum(transcript.squares, axis=axis, where=by), by.sum(axis=axis)
+    mean = np.where(tries > 0, picked / np.maximum(tries, 1), np.inf if axis else 0.0)
+    ranks = np.argsort(np.argsort(mean, kind="stable"))
+    sets = [ranks < k for k in (1, 4, 16, 64, 256, 1024) if k < n]
+    sets += [mean < share**2 * usual for share in (0.03, 0.3, 0.7)]
+    left, tries_left = power - picked, count - tries
+    usual_left = max(float(left.sum()) / max(tries_left.sum(), 1.0), 1e-300)
+    for some in sets:
+        gain = float(gains(left[some].sum(), tries_left[some].sum(), usual_left)) - np.log(len(sets))
+        if gain > best and not some.all():
+            best, members = gain, some
+    if members is None or members.all():
+        return None
+    scale, others = (float(np.sqrt(power[m].sum() / max(count[m].sum(), 1.0))) for m in (members, ~members))
+    if scale >= _WEAK * others:
+        return None
+    # The name is made exact by single members whose values put them on one side of the geometric mean of both scales.
+    each = np.sqrt(power / np.maximum(count, 1))
+    ratio = max(scale / others, 1e-3)
+    exact = each < np.sqrt(ratio) * others
+    plain = count.min() >= max(12, 18 * transcript.spread / np.log(ratio) ** 2)
+    if plain and not 0.9 < exact.sum() / members.sum() < 1.1:
+        members = exact
+    name, several = layers.name_of(numbers[members], numbers, "call" if axis else "coordinate")
+    if name.startswith(("call", "coordinate", "every")):
+        name = f"{name[:1].upper()}{name[1:]}"
+    return members, scale, others, f"{name} {'carry' if several else 'carries'}"
+
+
+# Has it a shape that protects?
+
+
+def _depends_on_input(transcript: Transcript) -> Attack | None:
+    """Look for noise that differs between inserted canaries and other places of the pilot."""
+    noise, inserted = transcript.pilot_noise, _pilot_inserted(transcript)
+    there, beside = noise[inserted], noise[~inserted]
+    sizes = np.array([there.std(), beside.std()])
+    ratio = np.maximum(sizes / transcript.size, 1e-6) ** 2
+    gain = float(np.array([there.size, beside.size]) @ (ratio - 1 - np.log(ratio))) / 2 / transcript.spread
+    if sizes.min() >= _WEAK * sizes.max() or gain <= _PLAIN:
+        return None
+    sentence = (
+        f"The noise depends on the input: {sizes[0]:.3g} where there is an update, {sizes[1]:.3g} where there is none."
+    )
+    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+
+
+def _odd_shape(transcript: Transcript) -> Attack | None:
+    """Look for noise that is bounded, has one sign, or is mostly tiny."""
+    noise, size = transcript.pilot_noise, transcript.size
+    furthest = float(np.abs(noise).max()) / size
+    near = int(np.sum(np.abs(noise) < 0.1 * size))
+    if noise.size * np.log(special.erf(furthest / np.sqrt(2))) < np.log(_BY_CHANCE):
+        sentence = f"The noise never exceeds {furthest:.2g} standard deviations."
+    elif noise.min() >= 0 or noise.max() <= 0:
+        sentence = f"The noise is never {'negative' if noise.min() >= 0 else 'positive'}."
+    # 0.08 of normal noise and 0.13 of Laplace noise are that small.
+    elif near > 0.16 * noise.size and float(near_zero_p_value(near, noise.size, 0.1)) < _BY_CHANCE:
+        sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
+    else:
+        return None
+    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+
+
+def _pilot_inserted(transcript: Transcript) -> Bools:
+    """Return where the pilot had an inserted canary, among `Transcript.pilot_noise`."""
+    return np.asarray((transcript.inputs != 0)[transcript.pilot][:, transcript.first == 0])
+
+
+def _density_scores(transcript: Transcript) -> Floats:
+    """Compare outputs with histograms of the pilot's noise, with and without a canary."""
+    noise, inserted = transcript.pilot_noise, _pilot_inserted(transcript)
+
+    def log_density(values: Floats, points: Floats) -> Floats:
+        """Return the logarithm of a histogram whose bins hold equally many values; nearly nothing lies outside."""
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, max(3, min(401, values.size // 50)))))
+        if edges.size == 1:  # a single value, as of no noise: a narrow bin of its own
+            edges = edges + np.array([-1e-9, 1e-9])
+        counts = np.histogram(values, edges)[0]
+        outside = -np.log((values.size + 1) * max(float(np.ptp(edges)), 1e-9))
+        inside = np.log((counts + 0.5) / (values.size + 1) / np.diff(edges))
+        logs = np.concatenate([[outside], inside, [outside]])
+        return np.asarray(logs[np.searchsorted(edges, points, side="right")])
+
+    outputs = transcript.target_outputs
+    scores = log_density(noise[inserted], outputs - transcript.target_values) - log_density(noise[~inserted], outputs)
+    # A histogram is coarse: a little of the smooth score orders the targets within its bins.
+    return np.asarray(scores + 0.01 * np.tanh(_gaussian_scores(transcript, 0.0, transcript.size)))
+
+
+def _repeated_values(transcript: Transcript) -> Attack | None:
+    """Look for exact values of the noise that occurred in the first half of the pilot: point masses, tables, grids."""
+    pilot, tolerance = transcript.pilot_noise, 4 * transcript.tolerance
+    half = len(pilot) // 2
+    seen, counts = np.unique(np.round(pilot[:half].ravel() / tolerance), return_counts=True)
+    # The most frequent values; the rest of a continuous distribution would only cost time.
+    table = np.sort(seen[np.argsort(-counts, kind="stable")[:20_000]]) * tolerance
+
+    def occurred(points: Floats) -> Bools:
+        after = np.searchsorted(table, points)
+        below = np.abs(points - table[np.maximum(after - 1, 0)])
+        above = np.abs(table[np.minimum(after, table.size - 1)] - points)
+        return np.asarray(np.minimum(below, above) <= tolerance)
+
+    later, shift = pilot[half:], transcript.values[transcript.pilot][:, transcript.first == 0][half:]
+    rate, chance = float(occurred(later).mean()), float(occurred(later + shift).mean())
+    if rate < 3 * chance + 50 / later.size:
+        return None
+    weight = np.log(rate / max(chance, 1 / later.size))
+    outputs = transcript.target_outputs
+    signs = occurred(outputs - transcript.target_values).astype(np.float64) - occurred(outputs)
+    scores = weight * signs + 0.01 * np.tanh(_gaussian_scores(transcript, 0.0, transcript.size))
+    most = int(np.argmax(counts))
+    sentence = f"The noise repeats itself: {100 * rate:.3g}% of its values occurred in other calls, to the last digit."
+    if seen.size < min(1000, later.size / 20):
+        sentence = f"The noise takes only {seen.size:,} different values."
+    elif counts[most] > 0.001 * counts.sum():
+        share = 100 * counts[most] / counts.sum()
+        sentence = f"In {share:.3g}% of the places the noise is exactly {seen[most] * tolerance:.3g}."
+    return Attack(Check.VALUES, sentence, scores)

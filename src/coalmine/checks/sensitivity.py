@@ -1,0 +1,390 @@
+"""`replay`: run an aggregation with and without one client, with the same randomness, and compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coalmine.checks.clients import check_alike
+from coalmine.checks.comparison import Movement, Round, Scale, shorter
+from coalmine.checks.findings import Judge, Moved, Observation, Replay
+from coalmine.checks.probe_clients import Probe, ProbeClients, Setting
+from coalmine.checks.release import Runner
+from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.layers import Layers
+from coalmine.progress import shown_if_slow, track
+from coalmine.results.finding import Check, Finding
+
+_LEAST_DRAWS = 6
+# Random draws that measure the noise: as many as it takes for this many residuals, within limits.
+_RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
+_MOST_REMOVED = 8  # given clients that are left out, one at a time
+_CORRELATED = 2.5  # standard errors beyond which the noise of two rounds seems to be correlated, so that it is measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What a replay tries, and what counts as a bug.
+
+    Args:
+        adjacency: What it means to leave out a client: ``"zero-out"`` (its update is zero; the number of clients is
+            public) or ``"add-remove"`` (it is not there at all).
+        hostile: Whether clients may send what no honest client does, such as NaN or a negative number of examples.
+            Findings about these then refute the claim; otherwise they are warnings.
+        dropouts: Whether rounds with few clients happen, too.
+        rounds: Number of rounds in which a client of the first one may still be seen; 1 turns this check off.
+        divisor: What the release divides the sum of updates by; 1 for a sum. By default it is measured, by swapping an
+            update of the clip norm for its negative.
+        draws: Number of runs with other random numbers that measure the noise, at least 6; by default from the size of
+            the release. More of them see a smaller excess in arrays of a few coordinates.
+        quick: Whether to try only the clients and rounds that find most, in about a third of the runs.
+        size_released: Whether the size of the noise follows from what is released, such as a clip norm that is part of
+            it. Otherwise a size that depends on a client counts as a movement.
+        who: What a client is called in sentences, such as ``"example"``.
+        norm: Which norm of an update the clip norm limits: ``"l2"`` or ``"l1"``.
+        seed: Seed for all random choices.
+
+    Raises:
+        InputError: If a value is out of range.
+    """
+
+    adjacency: str = "zero-out"
+    hostile: bool = False
+    dropouts: bool = True
+    rounds: int = 3
+    divisor: float | None = None
+    draws: int | None = None
+    quick: bool = False
+    size_released: bool = False
+    who: str = "client"
+    norm: str = "l2"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.adjacency not in ("zero-out", "add-remove"):
+            raise InputError(f'adjacency must be "zero-out" or "add-remove", got {self.adjacency!r}')
+        if self.norm not in ("l1", "l2"):
+            raise InputError(f'norm must be "l1" or "l2", got {self.norm!r}')
+        check_count("rounds", self.rounds)
+        check_count("seed", self.seed, least=0)
+        if self.draws is not None:
+            check_count("draws", self.draws, least=_LEAST_DRAWS)
+        if self.divisor is not None:
+            check_positive("divisor", self.divisor)
+
+
+_DEFAULT = ReplayOptions()
+
+
+def replay(
+    release: Callable[..., Any],
+    clients: Sequence[Any],
+    extra: Any = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float | None,
+    options: ReplayOptions = _DEFAULT,
+) -> Replay:
+    """Run an aggregation with and without one client, with the same randomness, and compare.
+
+    With all generators in the same state, both releases have the same noise, and their difference is what the client
+    did. It must not exceed what the noise covers: (standard deviation of the noise) / (noise multiplier). That noise is
+    measured by a few runs with other random numbers, so sums and averages are alike.
+    The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, NaN, and so
+    on. What moves the release too far is a bug, whatever the data: this is no statistical test, except that the noise
+    is measured, for which a correct aggregation is refuted in at most one of 1,000 replays.
+
+    Args:
+        release: Function from a list of clients to what is released: arrays, or lists, dicts or dataclasses of them.
+            Parameters ``seed`` and ``rng`` without a default receive a seed and a NumPy generator. State that it keeps
+            is copied before each run, and generators are restored afterwards.
+        clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
+            dataclasses of them and of whole numbers, such as `Client`.
+        extra: A client, or a list of clients, to try beside those that replay makes up.
+        clip_norm: The claimed clip norm.
+        noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
+            the release is not meant to carry noise; movements are then compared with the clip norm / divisor.
+        options: What is tried, and what counts as a bug.
+
+    Returns:
+        The findings, and how far each client moved the release.
+
+    Raises:
+        InputError: If the clients hold no floating-point arrays or differ in their shapes, if the aggregation fails on
+            the clients as they are, or if its randomness cannot be repeated.
+
+    Example:
+        >>> from coalmine.checks import Client
+        >>> rng = np.random.default_rng(0)
+        >>> def noisy_average(clients):  # weights by examples, but the noise is for equal weights
+        ...     clipped = [c.update / max(1.0, np.linalg.norm(c.update)) for c in clients]
+        ...     average = np.average(clipped, axis=0, weights=[c.examples for c in clients])
+        ...     return average + rng.normal(0, 2.0 / len(clients), average.size)
+        >>> clients = [Client(rng.normal(size=500), examples=20) for _ in range(9)]
+        >>> result = replay(noisy_average, clients, clip_norm=1.0, noise_multiplier=2.0)
+        >>> result.ok, result.findings[0].check
+        (False, 'examples')
+    """
+    if isinstance(clients, Mapping | str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
+        raise InputError(f"clients must be a list of at least one client, got {type(clients).__name__} {clients!r:.60}")
+    noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
+    clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
+    runner = Runner(release, seed=options.seed)
+    order = int(options.norm[1])
+    probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
+    check_alike(probes.clients)
+    several = isinstance(extra, list) and type(extra) is not type(clients[0])
+    extras = [] if extra is None else extra if several else [extra]
+    with runner.isolated.leaves_no_trace(), shown_if_slow():
+        search = _Search(runner, probes, noise, options)
+        steps = search.steps([_given(Check.EXTRA, f"extra[{i}]", client) for i, client in enumerate(extras)])
+        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
+            step()
+        return search.result()
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number or an array of one number as a float."""
+    if isinstance(value, bool) or np.size(value) != 1 or isinstance(value, list | tuple):
+        raise InputError(f"{name} must be a number, got {value!r:.60}")
+    return check_number(name, value)
+
+
+def _given(check: str, code: str, client: Any) -> Probe:
+    """Return a client as it was given, whose update has no other length."""
+    return Probe(check=check, sends=f"({code})", code=code, build=lambda _: client)
+
+
+class _Search:
+    """The runs of one replay: with and without one client, in all the rounds that it is tried in."""
+
+    def __init__(self, runner: Runner, probes: ProbeClients, noise_multiplier: float, options: ReplayOptions) -> None:
+        self._runner, self._probes, self._options = runner, probes, options
+        self._observations: list[Observation] = []
+        self._rows: list[Moved] = []
+        self._general: list[Finding] = []
+        self._noise_in_state = False
+        self._nobody, self._nobody_moves, self._refusal = self._null_client()
+        members = [self._without(probes.clients)]
+        outcome = runner.run(members)
+        if not outcome.is_finite:
+            why = outcome.refusal or "numbers that are not finite"
+            raise InputError(f"release fails on the clients as they are: {why}")
+        if not np.array_equal(outcome.vector, runner.run(members).vector):
+            raise InputError(
+                "the randomness of the release cannot be repeated: let it draw from NumPy, torch or random, or "
+                "from the arguments seed or rng, and from no clock or hardware source"
+            )
+        runner.remembers = True
+        wanted = math.ceil(_RESIDUALS / outcome.vector.size)
+        self._draws = options.draws or int(np.clip(wanted, _FEW_DRAWS, _MOST_DRAWS))
+        self._base = self._round(members)
+        # A client at the clip norm in the place of its opposite moves the release twice as far as it may.
+        sensitivity = probes.clip / options.divisor if options.divisor else self._half_apart(probes.direction, 1.0)
+        self._scale = Scale(
+            noise_multiplier=noise_multiplier, sensitivity=sensitivity or probes.clip, order=probes.order,
+            size_released=options.size_released,
+        )  # fmt: skip
+        # What the client that stands for an absent one does itself, relative to one at the clip norm. A tiny update
+        # does as much as any other if updates are scaled to the clip norm.
+        if self._nobody_moves:
+            apart = self._half_apart(np.eye(1, probes.template.dim)[0], self._nobody_moves)
+            self._nobody_moves = max(self._nobody_moves, apart / self._scale.sensitivity)
+        self._judge = Judge(
+            noise_multiplier=noise_multiplier, noise=self._base.noise.level if noise_multiplier else 0.0,
+            layers=Layers.of(outcome.sizes), unit=self._scale.sensitivity, hostile=options.hostile, who=options.who,
+        )  # fmt: skip
+
+    def steps(self, extras: Sequence[Probe]) -> list[Callable[[], object]]:
+        """Look at the noise and a first client, and return what is left to try."""
+        options = self._options
+        first, *others = self._probes.all()
+        self._look_for_noise(first)
+        # Comparisons take many runs if movements depend on the draw.
+        exact = self._try_probe(first, doubt=0.0).exact
+        few = options.quick or not exact
+        if few:
+            others = [p for p in others if p.essential and (options.hostile or not p.hostile)]
+        settings = [s for s in self._probes.settings(dropouts=options.dropouts) if s.essential or not few]
+        steps: list[Callable[[], object]] = [partial(self._try_probe, probe) for probe in [*extras, *others]]
+        if options.rounds > 1 and not self._noise_in_state:
+            steps.append(self._try_rounds)
+        steps += [partial(self._try_setting, setting, few) for setting in settings]
+        if not options.quick:
+            steps.append(partial(self._try_removals, _MOST_REMOVED if exact else 1))
+        return steps
+
+    def result(self) -> Replay:
+        """Return what was observed."""
+        found = [*self._general, *self._judge.findings(self._observations)]
+        return Replay(
+            findings=tuple(sorted(found, key=lambda f: not f.refutes)), moved=tuple(self._rows),
+            clip_norm=self._probes.clip, noise_multiplier=self._judge.noise_multiplier, noise=self._judge.noise,
+            unit=self._judge.unit, calls=self._runner.calls, seed=self._options.seed, who=self._options.who,
+        )  # fmt: skip
+
+    def _null_client(self) -> tuple[Any, float, str]:
+        """Return a client that stands for an absent one, the norm of its update, and what became of one of zero.
+
+        Its update is zero, or nearly zero where an aggregation refuses that.
+        """
+        refusal = ""
+        for length in (0.0, 1e-5, 1e-3, 1e-2):
+            # One coordinate, where half precision does not round it to zero.
+            client = self._probes.along(np.eye(1, self._probes.template.dim)[0], length)
+            outcome = self._runner.run([[*self._probes.clients, client]])
+            if outcome.is_finite:
+                return client, length, refusal
+            refusal = refusal or outcome.refusal or "the release is not finite"
+        outcome = self._runner.run([self._probes.clients])
+        if outcome.refusal:
+            raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
+        raise InputError(f"release fails when one {self._options.who} joins the given ones: {refusal}")
+
+    def _look_for_noise(self, first: Probe) -> None:
+        """Look at the noise itself: is there any?"""
+        if self._refusal:
+            clause = f"one {self._options.who} with an update of zero joined"
+            self._general.append(self._judge.refused(self._refusal, clause, "0 * v"))
+        if not self._scale.noise_multiplier or self._base.noise.level or not self._compared(first, doubt=0.0).bare:
+            return
+        self._noise_in_state = self._varies_by_state()
+        if self._noise_in_state:
+            sentence = (
+                "The noise comes from the state of the release, so that replay could not vary it and looked only for "
+                "movements beyond the clip norm. It protects only if nobody knows that state, such as a seed"
+            )
+        else:
+            sentence = (
+                "The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
+                f"{self._scale.noise_multiplier:g}. Noise from a fixed seed, or drawn only once, counts as none."
+            )
+        self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=not self._noise_in_state))
+        self._scale = replace(self._scale, noise_multiplier=0.0)  # movements are compared with the clip norm then
+
+    def _varies_by_state(self) -> bool:
+        """Whether successive rounds of the same clients seem to have noise of their own.
+
+        What a server does without noise, such as momentum, changes smoothly: second differences of releases point in
+        one direction. Those of independent noise are not even similar, three rounds apart.
+        """
+        members = self._without(self._probes.clients)
+        releases = self._runner.run([members] * 6).vector.reshape(6, -1)
+        first, *_, last = np.diff(releases, n=2, axis=0)
+        lengths = float(np.linalg.norm(first)) * float(np.linalg.norm(last))
+        rounding = 64 * (self._probes.template.precision * float(np.linalg.norm(releases))) ** 2
+        return lengths > rounding and abs(float(first @ last)) < 0.9 * lengths
+
+    def _try_probe(self, probe: Probe, doubt: float = 1.02) -> Movement:
+        """Let a client join the given ones."""
+        movement = self._compared(probe, doubt)
+        self._observe(probe, movement, rounds=1)
+        return movement
+
+    def _compared(self, probe: Probe, doubt: float) -> Movement:
+        joined = [*self._probes.clients, probe.build(probe.length)]
+        return self._base.compare(
+            [joined], self._scale, doubt=doubt, similar=self._similar(probe, self._probes.clients)
+        )
+
+    def _similar(self, probe: Probe, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return two rounds that differ in a client, whose update is a little shorter in the second."""
+        longer = min(probe.length, 1.0)
+        return (
+            [*others, probe.build(longer)],
+            [*others, probe.build(longer * shorter(self._scale.noise_multiplier))],
+        )
+
+    def _try_setting(self, setting: Setting, few: bool) -> None:
+        """Let simple clients join a round of other clients."""
+        around = self._round([self._without(setting.others)], like=self._base)
+        outcome = around.outcome()
+        if not outcome.is_finite:
+            self._rows.append(
+                Moved(check=setting.check, client=f"one {self._options.who} {setting.does}", clip_norms=0.0,
+                      deviations=0.0, excess=0.0, outcome=outcome.refusal or "not finite")
+            )  # fmt: skip
+            return
+        if outcome.vector.size != self._base.outcome().vector.size:
+            return
+        simple = self._probes.simplest()[: 1 if few else 3]
+        for probe in self._probes.simplest()[-1:] if setting.only_huge else simple:
+            joined = [*setting.others, probe.build(probe.length)]
+            movement = around.compare([joined], self._scale, similar=self._similar(probe, setting.others))
+            named = replace(
+                probe, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
+            )  # fmt: skip
+            self._observe(named, movement, rounds=1)
+
+    def _try_removals(self, most: int) -> None:
+        """Leave out the given clients, one at a time."""
+        clients = self._probes.clients
+        for index in range(min(len(clients), most)):
+            # As many clients as elsewhere, so that it is the client that counts and not their number.
+            others = [*clients[:index], *clients[index + 1 :], *self._without([])]
+            around = self._round([self._without(others)], like=self._base)
+            movement = around.compare([[*others, clients[index]]], self._scale)
+            self._observe(_given(Check.GIVEN, f"{self._options.who}s[{index}]", clients[index]), movement, rounds=1)
+
+    def _try_rounds(self) -> None:
+        """Look for a client of the first round in the releases of later ones.
+
+        A long update is looked for too, since what clipping cut off may come back (error feedback).
+        """
+        rounds = self._options.rounds
+        ordinary = self._without(self._probes.clients)
+        around, rest = self._round([ordinary] * rounds, like=self._base), [ordinary] * (rounds - 1)
+        for probe in self._probes.simplest():
+            joined = [*self._probes.clients, probe.build(probe.length)]
+            plain, moved = around.outcome().vector, self._runner.run([joined, *rest]).vector
+            if not probe.essential or plain.size != moved.size or not plain.size:
+                continue
+            later = slice(plain.size // rounds, None)
+            left = np.abs(plain[later] - moved[later]) > 8 * self._probes.template.precision * np.abs(plain[later])
+            if not left.any() and not self._shares_noise(around):
+                continue  # nothing of the first round is left in later ones
+            # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
+            movement = around.compare([joined, *rest], self._scale)
+            shared = "" if left.any() else ", whose noise is shared with later rounds in part"
+            does = f"took part in the first of {rounds} rounds{shared}"
+            self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement, rounds=rounds)
+
+    def _shares_noise(self, around: Round) -> bool:
+        """Whether the noise of rounds seems to be correlated: that is how two draws of each round differ."""
+        plain, again = (around.outcome(draw).vector for draw in (0, 1))
+        if not self._scale.noise_multiplier or again.size != plain.size:
+            return False
+        noise = (plain - again).reshape(len(around.members), -1)
+        standard = noise / np.where(self._base.noise.bare, np.inf, self._base.noise.std)
+        standard /= np.maximum(np.linalg.norm(standard, axis=1, keepdims=True), 1e-300)
+        correlations = np.triu(standard @ standard.T, 1)
+        return bool(np.abs(correlations).max() > _CORRELATED / math.sqrt(noise.shape[1]))
+
+    def _observe(self, probe: Probe, movement: Movement, rounds: int) -> None:
+        tolerance = self._probes.tolerance + self._nobody_moves
+        self._observations.append(Observation(probe=probe, movement=movement, rounds=rounds, tolerance=tolerance))
+        self._rows.append(self._judge.row(self._observations[-1]))
+
+    def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None) -> Round:
+        draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)
+        return Round(self._runner, members, draws=draws, precision=self._probes.template.precision, like=like)
+
+    def _without(self, others: Sequence[Any]) -> list[Any]:
+        """Return a round without the client in question."""
+        return list(others) if self._options.adjacency == "add-remove" else [*others, self._nobody]
+
+    def _half_apart(self, direction: np.ndarray[Any, Any], length: float) -> float:
+        """Return half of how far the release moves if a client is replaced by its opposite; 0 if that is not known."""
+        pair = [[*self._probes.clients, self._probes.along(sign * direction, length)] for sign in (1, -1)]
+        one, two = (self._runner.run([members]).vector for members in pair)
+        if one.shape != two.shape:
+            return 0.0
+        difference = np.nan_to_num(one - two, posinf=0.0, neginf=0.0)
+        return float(np.linalg.norm(difference, self._probes.order)) / 2

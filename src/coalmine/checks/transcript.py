@@ -1,0 +1,239 @@
+"""Many calls of one mechanism with canaries of one coordinate each: what the tests of noise learn from.
+
+Each coordinate of each call may carry a canary, an update of one coordinate with a secret size, which a fair coin
+inserts or leaves out. An attacker knows the coins of a pilot and the places without a canary, so he sees the noise
+there, and guesses the coins of the other calls. docs/mechanism.md proves that counting his right guesses is a valid
+test of any claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.protocol import Vector
+from coalmine.seeds import generator
+
+LEAST, MOST = 0.9, 1.0
+"""Canaries are this large. The secret part of their size lies between these, so that it can be guessed, too."""
+
+LEAST_CALLS = 16
+"""Fewer calls leave nothing to learn from."""
+
+_CANARY_SHARE = 0.75  # of the coordinates in a call; the others are left at zero, a window on the noise
+_PILOT_SHARE = 0.2  # of the calls
+_EARLY_SHARE = 0.06  # test calls that precede the pilot, since a mechanism may start differently
+_KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
+_STRETCH = 32  # neighboring coordinates among them
+_SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot
+
+
+def default_calls(dim: int) -> int:
+    """Return the number of calls: four million coordinates in all, but fewer calls of very large mechanisms.
+
+    A call has as many canaries as coordinates, so small mechanisms, whose calls are cheap, need many of them.
+
+    Example:
+        >>> [default_calls(d) for d in (10, 100, 1000, 10_000, 100_000, 10_000_000)]
+        [6000, 4000, 1000, 400, 300, 16]
+    """
+    few, many = min(6000, 4e5 / dim), min(1000, 4e6 / dim)
+    return int(max(LEAST_CALLS, few, many, min(300, 3e7 / dim)))
+
+
+def canaries_to_guess(dim: int, calls: int) -> int:
+    """Return how many canaries the test calls have, about.
+
+    Example:
+        >>> canaries_to_guess(50, 1000)
+        30000
+    """
+    return int(_CANARY_SHARE * min(dim, _KEPT) * (calls - max(4, math.ceil(_PILOT_SHARE * calls))))
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """What went into the mechanism and what came out, at the coordinates that were kept.
+
+    Args:
+        coordinates: Their indices, ascending, shape (n,).
+        first: The call from which on each was kept, shape (n,): 0, or that after the pilot, which pointed to it.
+        pilot: Which calls the attacker knows all coins of, shape (t,).
+        values: Size of each canary, shape (t, n).
+        canary: Where there was one, shape (t, n); elsewhere the input was zero.
+        inserted: Outcomes of the fair coins, shape (t, n).
+        outputs: What came out, shape (t, n).
+        resolution: Smallest relative difference between two outputs.
+    """
+
+    coordinates: Ints
+    first: Ints
+    pilot: Bools
+    values: Floats
+    canary: Bools
+    inserted: Bools
+    outputs: Floats
+    resolution: float
+
+    @cached_property
+    def gain(self) -> float:
+        """How much an output grows with the input, from the pilot: 1 for a sum, 1/n for a mean of n updates.
+
+        Rounded to 1 or 1/n if the pilot does not tell it from that, so that outputs can be compared exactly.
+        """
+        put_in, came_out = self.inputs[self.pilot], self.outputs[self.pilot]
+        centered, came_out = put_in - put_in.mean(), came_out - came_out.mean()
+        power = max(float(np.sum(centered**2)), 1e-300)
+        gain = float(np.sum(centered * came_out)) / power
+        error = math.sqrt(float(np.sum((came_out - gain * centered) ** 2)) / power / put_in.size)
+        if abs(gain) <= 6 * error or abs(gain - 1) <= 5 * error:
+            return 1.0
+        updates = round(1 / abs(gain))
+        if updates and abs(1 / abs(gain) - updates) <= 5 * error / gain**2 < 0.2:
+            return math.copysign(1 / updates, gain)
+        return gain
+
+    @cached_property
+    def inputs(self) -> Floats:
+        """What went in, shape (t, n)."""
+        return np.where(self.canary & self.inserted, self.values, 0.0)
+
+    @cached_property
+    def known(self) -> Bools:
+        """Where the attacker knows the noise: in the pilot, and where there was no canary; shape (t, n)."""
+        kept = np.arange(self.pilot.size)[:, None] >= self.first
+        return (self.pilot[:, None] | ~self.canary) & kept
+
+    @cached_property
+    def noise(self) -> Floats:
+        """The noise in units of the input where it is known, and 0 elsewhere, shape (t, n)."""
+        return np.where(self.known, self.outputs / self.gain - self.inputs, 0.0)
+
+    @cached_property
+    def squares(self) -> Floats:
+        """The squares of `noise`, shape (t, n)."""
+        return np.square(self.noise)
+
+    @cached_property
+    def spread(self) -> float:
+        """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
+        count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))
+        fourth = float(np.einsum("ij,ij->", self.squares, self.squares)) / count
+        return max(1.0, (fourth / (total / count) ** 2 - 1) / 2) if total else 1.0  # normal noise: fourth moment 3
+
+    @cached_property
+    def targets(self) -> tuple[Ints, Ints]:
+        """Call and column of each canary of the test calls, the ones to guess about."""
+        call, column = np.nonzero(self.canary & ~self.pilot[:, None])
+        return call, column
+
+    @cached_property
+    def target_values(self) -> Floats:
+        """Size of each target."""
+        return self.values[self.targets]
+
+    @cached_property
+    def target_outputs(self) -> Floats:
+        """What came out at each target, in units of the input."""
+        return self.outputs[self.targets] / self.gain
+
+    @cached_property
+    def coins(self) -> Bools:
+        """The coin of each target."""
+        return self.inserted[self.targets]
+
+    @cached_property
+    def pilot_noise(self) -> Floats:
+        """The noise of the pilot at the coordinates that were kept from the start."""
+        return self.noise[self.pilot][:, self.first == 0]
+
+    @cached_property
+    def size(self) -> float:
+        """Standard deviation of the noise in the pilot."""
+        return math.sqrt(float(np.mean(np.square(self.pilot_noise))))
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far two outputs may differ that come from the same noise."""
+        return 8 * self.resolution * (float(np.abs(self.outputs).max(initial=0.0)) / abs(self.gain) + 1)
+
+
+def call_often(
+    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, starts: Ints | None = None
+) -> Transcript:
+    """Call the mechanism with canaries of one coordinate each.
+
+    Args:
+        mechanism: Function from a float32 vector, (dim,), to one of the same length.
+        dim: Number of coordinates.
+        calls: Number of calls.
+        seed: Seed of canaries and coins.
+        starts: Coordinates that must be among the kept ones, such as the first of each tensor.
+    """
+    coordinates = _kept_coordinates(dim, seed, starts)
+    first = np.zeros(coordinates.size, dtype=np.int64)
+    early, pilots = math.ceil(_EARLY_SHARE * calls), max(4, math.ceil(_PILOT_SHARE * calls))
+    pilot = np.zeros(calls, dtype=bool)
+    pilot[early : early + pilots] = True
+    size = coordinates.size + (2 * _SUSPECTS if dim > _KEPT else 0)
+    values = np.zeros((calls, size))
+    canary, inserted = np.zeros((2, calls, size), dtype=bool)
+    outputs = np.zeros((calls, size))
+    energy = np.zeros(dim, dtype=np.float32)
+    resolution = 1e-15
+    for call in range(calls):
+        if call == early + pilots and dim > _KEPT:
+            suspects = _suspects(energy, coordinates)
+            coordinates = np.concatenate([coordinates, suspects])
+            first = np.concatenate([first, np.full(suspects.size, call)])
+        here = slice(0, coordinates.size)
+        draw = generator(seed, "coins", call)
+        values[call, here] = draw.uniform(LEAST, MOST, coordinates.size).astype(np.float32)
+        canary[call, here] = draw.random(coordinates.size) < _CANARY_SHARE
+        inserted[call, here] = draw.random(coordinates.size) < 0.5
+        total = np.zeros(dim, dtype=np.float32)
+        total[coordinates] = np.where(canary[call, here] & inserted[call, here], values[call, here], 0)
+        released = mechanism(total)
+        # What an attacker makes of outputs is free; powers of larger numbers would overflow.
+        outputs[call, here] = np.clip(released[coordinates].astype(np.float64), -1e60, 1e60)
+        if released.dtype.kind == "f":
+            resolution = max(resolution, float(np.finfo(released.dtype).eps))
+        if pilot[call] and dim > _KEPT:
+            with np.errstate(over="ignore"):  # infinite energy is not the smallest
+                energy += np.square(released, dtype=np.float32)
+    order = np.argsort(coordinates, kind="stable")
+    if dim > _KEPT:  # otherwise all is in order, which saves copies of large arrays
+        values, canary, inserted, outputs = (table[:, order] for table in (values, canary, inserted, outputs))
+    return Transcript(
+        coordinates=coordinates[order], first=first[order], pilot=pilot, values=values, canary=canary,
+        inserted=inserted, outputs=outputs, resolution=resolution,
+    )  # fmt: skip
+
+
+def _kept_coordinates(dim: int, seed: int, starts: Ints | None) -> Ints:
+    """Return the coordinates to keep from the start: all, or short stretches at random places, and the first and last.
+
+    Stretches that were asked for come first; random ones fill the remaining room.
+    """
+    if dim <= _KEPT:
+        return np.arange(dim)
+    room = (_KEPT - 2 * _SUSPECTS) // _STRETCH
+    asked = np.array([] if starts is None else starts, dtype=np.int64)
+    anywhere = generator(seed, "aside").integers(0, dim - _STRETCH, room)
+    places = np.concatenate([asked, [0, dim - _STRETCH], anywhere])[:room].astype(np.int64)
+    return np.unique(np.minimum(places[:, None], dim - _STRETCH) + np.arange(_STRETCH))
+
+
+def _suspects(energy: Vector, kept: Ints) -> Ints:
+    """Return the coordinates outside ``kept`` with the least noise in the pilot: single ones, and blocks of 64."""
+    energy = energy.copy()
+    energy[kept] = np.inf
+    single = np.argpartition(energy, _SUSPECTS)[:_SUSPECTS]
+    blocks = energy[: energy.size // 64 * 64].reshape(-1, 64).sum(axis=1)
+    weakest = np.argsort(blocks)[: _SUSPECTS // 64]
+    return np.setdiff1d(np.concatenate([single, (64 * weakest[:, None] + np.arange(64)).ravel()]), kept)
