@@ -123,7 +123,7 @@ CHOICES: dict[str, Choose] = {
 }
 
 
-def _composed(share: float) -> Claim:
+def _composed(share: float) -> Callable[[OneShot], Claim]:
     def claim(audit: OneShot) -> Claim:
         rounds = max(1, round(share * audit.rounds))
         return Claim(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=rounds, delta=DELTA)
@@ -131,8 +131,12 @@ def _composed(share: float) -> Claim:
     return claim
 
 
-def _at(delta: float) -> Claim:
-    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+def _at(delta: float) -> Callable[[OneShot], Claim]:
+    def claim(audit: OneShot) -> Claim:
+        true = Claim(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=audit.rounds, delta=delta)
+        return Claim(epsilon=true.epsilon, delta=DELTA)
+
+    return claim
 
 
 ACCOUNTING = {
