@@ -64,6 +64,7 @@ def test_a_mechanism_is_a_function():
         assert_private(5, epsilon=1.0)
 
 
+@pytest.mark.parametrize(("dim", "kind"), [(None, "NoneType"), ({1, 2}, "set"), (object(), "object")])
 def test_a_dim_without_parameters_is_refused(dim, kind):
     with pytest.raises(cm.InputError, match=f"model must be the number of parameters, or what has them .* got {kind}"):
         cm.OneShot(dim, rounds=2)
