@@ -36,8 +36,8 @@ from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
 from coalmine.simulation.workers import one_thread
 
-Target = int | Literal["random", "best"]
-"""A canary's class: one for all, drawn at random, or for each the class with which its start has the lowest loss."""
+Target = int | Literal["random"]
+"""A canary's class: one for all, or drawn at random."""
 
 StartExamples = Examples | FederatedData | None
 """What a design starts from: examples (those of all clients together), or None for random numbers or tokens."""
@@ -174,12 +174,12 @@ def design_samples(
         InputError: If a setting is out of range, or the model's gradient does not depend on its inputs.
 
     Example:
-        >>> from coalmine.methods.canife.pool import pool_updates
+        >>> from coalmine.methods.canife.pool import MockClients
         >>> from coalmine.simulation import SGD, LocalTraining, models
         >>> from coalmine.simulation.data import load
         >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
         >>> model, client = models.build("mlp", digits.train.task), LocalTraining(optimizer=SGD(learning_rate=0.5))
-        >>> pool = pool_updates(model, digits.pool, client, clip_norm=1.0, clients=digits.train)
+        >>> pool = MockClients(model, digits.pool, client, clients=digits.train).pool(1.0)
         >>> design = design_samples(
         ...     model, pool, task=digits.train.task, client=client, settings=DesignSettings(iterations=20)
         ... )
@@ -201,7 +201,11 @@ def design_samples(
     else:
         rates = _TEXT_RATES if settings.learning_rate is None else (1.0,)
         kind = _Texts(task, count, start, seed, rates=rates, device=device)
-    targets = _start_labels(target, kind.labels, task)
+    targets = kind.labels
+    if target != "random":
+        if target not in range(task.classes):
+            raise InputError(f"target must be a class in 0..{task.classes - 1} or random, got {target!r}")
+        targets = torch.full_like(targets, target)
     with one_thread():
         if gradients is None:
             gradients = sample_gradients(model, *kind.samples(kind.start, targets))
@@ -215,12 +219,6 @@ def design_samples(
             columns=gradients.columns,
             device=device,
         )
-        if target == "best" and not task.per_position:
-            by_class = [
-                sample_design_losses(gradients, loss, kind.start, torch.full_like(targets, label))[0]
-                for label in range(task.classes)
-            ]
-            targets = torch.from_numpy(np.argmin(by_class, axis=0)).to(device)
         descent = descend(
             kind.variable,
             lambda values: kind.samples(kind.relaxed(values), targets),
@@ -239,15 +237,6 @@ def design_samples(
         not_finite=descent.not_finite,
         gradients=gradients,
     )
-
-
-def _start_labels(target: Target, labels: Tensor, task: Task) -> Tensor:
-    """Return the classes (k,) to start with: ``labels``, or the given class for all."""
-    if target in ("random", "best"):
-        return labels
-    if not isinstance(target, int) or isinstance(target, bool) or not 0 <= target < task.classes:
-        raise InputError(f"target must be a class in 0..{task.classes - 1}, random or best, got {target!r}")
-    return torch.full_like(labels, target)
 
 
 def _start_examples(start: Examples | FederatedData, count: int, draw: np.random.Generator) -> Examples:

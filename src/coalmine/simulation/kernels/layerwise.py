@@ -93,11 +93,6 @@ class Recorder:
             layer.requires_grad_(False)  # only derivatives by the layers' outputs are needed
             layer.register_forward_hook(self._record)
 
-    @property
-    def shares_parameters(self) -> bool:
-        """Whether several layers use the same parameter."""
-        return sum(len(parameters_of(layer)) for layer in self.layers) > len(self._places)
-
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if not output.requires_grad:
             output.requires_grad_()
@@ -270,13 +265,13 @@ class Layerwise(Kernel):
     @staticmethod
     def suits(module: nn.Module, data: FederatedData, training: LocalTraining) -> bool:
         """Whether clients take one step, the layers are supported, and enough clients fit into a pass."""
+        layers, parameters = layers_of(module), list(module.parameters())
+        # Norms of the layers' shares of a gradient give its norm only if no two layers share a parameter.
+        shared = sum(len(parameters_of(layer)) for layer in layers) > len(parameters)
+        if shared or not all(map(is_supported, layers)) or not all(value.requires_grad for value in parameters):
+            return False
         inputs = int(np.median(data.sizes)) * int(np.prod(data.task.input_shape))
-        return (
-            training.steps(int(data.sizes.max())) == 1
-            and all(map(is_supported, layers_of(module)))
-            and all(value.requires_grad for value in module.parameters())
-            and _LEAST_CLIENTS * inputs <= _INPUTS
-        )
+        return training.steps(int(data.sizes.max())) == 1 and _LEAST_CLIENTS * inputs <= _INPUTS
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """As many clients per chunk as one pass handles."""
@@ -285,8 +280,6 @@ class Layerwise(Kernel):
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), without forming the gradients of large layers."""
-        if self._recorder.shares_parameters:  # norms of the layers' shares of a gradient do not give its norm
-            return super().clipped_sum(weights, clients, clip_norm, out)
         losses, uses = self._pass(weights, clients)
         with torch.no_grad():
             squares = [squared_norms(layer, uses[layer], len(clients)) for layer in self._recorder.layers]
