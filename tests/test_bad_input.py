@@ -51,7 +51,7 @@ def test_a_release_is_checked_where_it_is_made(change, fact):
 @pytest.mark.parametrize("update", ["abc", None, 3])
 def test_a_client_without_arrays_is_refused(update):
     with pytest.raises(cm.InputError, match="must be an array"):
-        cm.Client(update)
+        cm.checks.Client(update)
 
 
 def test_rounds_are_planted_in_order():

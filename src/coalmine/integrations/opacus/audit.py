@@ -32,8 +32,7 @@ from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contrib
 from coalmine.results.finding import Check, Finding
 from coalmine.results.result import Result
 from coalmine.results.verdict import EXAMPLE, USER
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import flat
+from coalmine.vectors import VectorKind, flat
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
 # is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.

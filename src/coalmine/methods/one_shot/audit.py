@@ -53,8 +53,7 @@ from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import AnyVector, check_flat, flat, is_tensor, like, norm, to_numpy
+from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor, like, norm, to_numpy
 
 _MOST_CANARIES = 1_000_000  # as many as scores can be kept for
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
