@@ -132,7 +132,11 @@ def _composed(share: float) -> Claim:
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    def claim(audit: OneShot) -> Claim:
+        stated = Claim(noise_multiplier=NOISE, sampling=audit.participation, rounds=audit.rounds, delta=delta)
+        return Claim(epsilon=stated.epsilon, delta=DELTA)
+
+    return claim
 
 
 ACCOUNTING = {

@@ -88,7 +88,7 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
             r"line 14: .*view: .*finel",
         ),
         ("canaries = 50", "participation = 'x'", r"line 15: .*participation: .*every-round"),
-        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: .*epsilon: .*-2"),
+        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: .*epsilon.*more than 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(old, new, sentence):

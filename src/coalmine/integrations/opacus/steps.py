@@ -26,8 +26,7 @@ from coalmine.integrations import finite_part
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import flat
+from coalmine.vectors import VectorKind, flat
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
