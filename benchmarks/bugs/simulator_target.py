@@ -133,8 +133,8 @@ def _composed(share: float) -> ClaimOf:
 
 def _at(delta: float) -> ClaimOf:
     def claim(audit: OneShot) -> Claim:
-        true = Claim(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=audit.rounds, delta=delta)
-        return Claim(epsilon=true.epsilon, delta=DELTA)
+        stated = Claim(noise_multiplier=NOISE, sampling=audit.participation, rounds=audit.rounds, delta=delta)
+        return Claim(epsilon=stated.epsilon, delta=DELTA)
 
     return claim
 
