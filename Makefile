@@ -39,10 +39,11 @@ lint: $(VENV)/.lint ## Check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test ## Measure coverage, tightness and speed
-	$(BIN)/python benchmarks/coverage.py
-	$(BIN)/python benchmarks/tightness.py
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/.test ## Measure size, coverage, tightness and speed
+	$(BIN)/python benchmarks/size.py
+	$(BIN)/python benchmarks/bounds.py speed
+	$(BIN)/python benchmarks/bounds.py tightness
+	$(BIN)/python benchmarks/bounds.py coverage --audits 1000
 	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/ldp.py
 
