@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from coalmine.claims import Poisson
 from coalmine.methods.canife.pool import updates
+from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.client import Optimizer
 from coalmine.simulation.data import FederatedData, Splits, load
-from coalmine.simulation.workers import one_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Frozen:
     @cached_property
     def updates(self) -> Tensor:
         """The clipped update of each client, ``(clients, d)``."""
-        with one_thread():  # once, not for each client
+        with single_thread():  # once, not for each client
             clipped = updates(self.model, self.clients, self.client, self.clip_norm)
             return torch.stack([update.clone() for update in clipped])
 

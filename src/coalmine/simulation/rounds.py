@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.files import write_whole
+from coalmine.parallel import single_thread
 from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, check_audits
 from coalmine.simulation import flat
 from coalmine.simulation.client import OptimizerState, evaluate
 from coalmine.simulation.data.federated import FederatedData, digest_of
 from coalmine.simulation.models import check_fits
-from coalmine.simulation.workers import one_thread
 from coalmine.vectors import AnyVector
 
 FORMAT = 2
@@ -138,7 +138,7 @@ class Rounds(ABC):
         """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
         if self.test is None:
             raise InputError("there is no test data to evaluate on: set test")
-        with one_thread():
+        with single_thread():
             return evaluate(self.module(), self.data.task, self.test)
 
     @shown_if_slow()
@@ -179,7 +179,7 @@ class Rounds(ABC):
         if progress is None:
             bar = reporting("training", end)
         try:
-            with one_thread(), bar as advance:
+            with single_thread(), bar as advance:
                 while self.state.round < end:
                     self._advance()
                     if directory and (self.state.round % checkpoint_every == 0 or self.state.round == end):

@@ -19,6 +19,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
 from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
+from coalmine.parallel import single_thread
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
@@ -39,7 +40,7 @@ from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
-from coalmine.simulation.workers import ClientWork, Workers, one_thread
+from coalmine.simulation.workers import ClientWork, Workers
 from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat as flat_vector
 
@@ -132,7 +133,7 @@ class Training(Rounds):
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
                 audit.describe(layers=layers, sampling=claimed, even_noise=True)
-        with one_thread():
+        with single_thread():
             kernel = choose_kernel(self._model.module, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)

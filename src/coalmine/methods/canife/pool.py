@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.methods.canife.sample_gradients import used_columns
+from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, input_tensor
@@ -20,7 +21,6 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.workers import one_thread
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
 _FLOAT64_COLUMNS = 1 << 16
@@ -139,7 +139,7 @@ class MockClients:
     def pool(self, weights: Tensor, clip_norm: float) -> Pool:
         """Return the clipped updates of all mock clients from the parameters ``weights``."""
         rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
-        with one_thread():
+        with single_thread():
             return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
 
 
@@ -180,7 +180,7 @@ def updates(
     """Yield the clipped update (d,) of each client of ``data`` in turn, as a training would compute it."""
     parts = client_updates(LeanLoop(model, data.task, client), flat.parameter_vector(model), data, clip_norm, seed=seed)
     while True:
-        with one_thread():
+        with single_thread():
             rows = next(parts, None)
         if rows is None:
             return

@@ -31,10 +31,10 @@ from coalmine.methods.canife.design import (
 )
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, sample_gradients
+from coalmine.parallel import single_thread
 from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
-from coalmine.simulation.workers import one_thread
 
 Target = int | Literal["random", "best"]
 """A canary's class: one for all, drawn at random, or for each the class with which its start has the lowest loss."""
@@ -202,7 +202,7 @@ def design_samples(
         rates = _TEXT_RATES if settings.learning_rate is None else (1.0,)
         kind = _Texts(task, count, start, seed, rates=rates, device=device)
     targets = _start_labels(target, kind.labels, task)
-    with one_thread():
+    with single_thread():
         if gradients is None:
             gradients = sample_gradients(model, *kind.samples(kind.start, targets))
         else:
