@@ -93,6 +93,7 @@ class Workers:
     def sum(self, model: Tensor, items: Sequence[WorkItem]) -> PartialSum:
         """The sum of the items' sums, and their clients' norms and losses, all in the order of the items."""
         norms, losses = [np.empty(0)], [np.empty(0)]
+        # Float addition is not associative: parts are added in the order of the items, whoever finished first.
         total = torch.zeros_like(model)
         for part in self.each(ClientWork.sum, model, items):
             total += part.total
@@ -107,6 +108,7 @@ class Workers:
                 yield task(self._work, model, item)
             return
         if self._pool is None:
+            # In shared memory, so that a round sends its model to all processes by one copy.
             self._model = torch.empty_like(model).share_memory_()
             # fork shares the data without copying it; on systems without fork the work is pickled
             method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
@@ -154,4 +156,5 @@ def _in_worker(task: Task, item: WorkItem) -> tuple[Array, Floats, Floats]:
     assert _in_process is not None
     work, model = _in_process
     part = task(work, model, item)
+    # NumPy arrays are pickled. A tensor would be passed as a file descriptor, of which a process may have few.
     return part.total.numpy(), part.norms, part.losses
