@@ -43,7 +43,7 @@ bench: $(VENV)/.test ## Measure coverage, tightness and speed
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/ldp.py
 
 # All areas in turn take hours; `make mutants AREA=gate SAMPLE=60 SEED=2` tries 60 mutants of one.

@@ -94,7 +94,7 @@ def quality(name: str, texts: Sequence[str]) -> None:
         run.run(until=until)
         model = run.state.model
         crafted = audit.canaries.crafted(model.numpy(), clip_norm=clip_norm)
-        dots = mock_clients.pool(model, clip_norm).dots(torch.from_numpy(crafted.directions))[0].numpy()
+        dots = mock_clients.pool(clip_norm, model).dots(torch.from_numpy(crafted.directions))[0].numpy()
         noise, signal = audit.canaries.noise_multiplier * clip_norm, float(crafted.signals[0])
         spread.append((expected * np.mean(dots**2) + noise**2) / signal**2)
         drift.append(expected * np.mean(dots) / signal)

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.methods.canife.design import DesignSettings
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.pool import MockClients, Pool, updates
 from coalmine.methods.canife.samples import DesignOutcome, design_samples
 from coalmine.methods.canife.score_direction import (
     ScoreDirection,
@@ -130,8 +130,8 @@ class Scene:
             for part, count in ((splits.pool, mock_clients), (splits.train, OTHERS))
         )
         clip_norm = float(np.median([float(flat.norms(u[None])) for u in updates(model, mock, client, 1e9)]))
-        pool = pool_updates(model, mock, client, clip_norm, clients=audited)
-        others = pool_updates(model, audited, client, clip_norm)
+        pool = MockClients(model, mock, client, clients=audited).pool(clip_norm)
+        others = MockClients(model, audited, client).pool(clip_norm)
         line = f"{setting.name}: {pool.dim:,} parameters, {accuracy:.1%} right on test users, clip norm {clip_norm:.2g}"
         return cls(model, client, pool, others, mock, splits.test, task.tokens is not None), line
 

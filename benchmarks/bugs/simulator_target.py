@@ -16,8 +16,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 from coalmine import OneShot
 from coalmine.arrays import Ints
 from coalmine.claims import Claim, EveryRound, Poisson
-from coalmine.methods.one_shot.method import build_audits
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.protocol import Vector
 from coalmine.simulation import Mechanism
 from coalmine.simulation.flat import parameter_vector
@@ -133,9 +132,11 @@ def _composed(share: float) -> Claim:
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: Claim(
-        epsilon=Claim(noise_multiplier=NOISE, rounds=audit.rounds, delta=delta).epsilon, delta=DELTA
-    )
+    def claim(audit: OneShot) -> Claim:
+        stated = Claim(noise_multiplier=NOISE, sampling=audit.participation, rounds=audit.rounds, delta=delta)
+        return Claim(epsilon=stated.epsilon, delta=DELTA)
+
+    return claim
 
 
 ACCOUNTING = {

@@ -188,7 +188,7 @@ def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
 def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
     local = LocalGrid(client_app(), nodes=CLIENTS)
     ids = [1, 2**63 - 1, 2**63, 2**64 - 100]
-    monkeypatch.setattr(local, "_contexts", dict(zip(ids, local._contexts.values(), strict=True)))
+    monkeypatch.setattr(local, "_nodes", ids)
     audits = [one_shot(), one_shot(participation=Observed(size=16, population=16), seed=3)]
     grid = CanaryGrid(local, audits, clip_norm=CLIP)
     strategy = server_side(CLIENTS + 24)

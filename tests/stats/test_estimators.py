@@ -159,6 +159,6 @@ def test_estimates_are_json_ready():
 
 def test_an_estimate_cannot_be_valid_without_a_bound_nor_hold_nan():
     with pytest.raises(ValueError, match="valid bound"):
-        cm.Estimate("x", 1.0, valid=True)
+        cm.stats.Estimate("x", 1.0, valid=True)
     with pytest.raises(ValueError, match="at least 0"):
-        cm.Estimate("x", math.nan)
+        cm.stats.Estimate("x", math.nan)

@@ -41,7 +41,7 @@ from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
 from coalmine.simulation.workers import ClientWork, Workers
-from coalmine.vector_kind import VectorKind
+from coalmine.vectors import VectorKind
 from coalmine.vectors import flat as flat_vector
 
 # Frozen rounds keep the updates of all clients if they fit into this many bytes.

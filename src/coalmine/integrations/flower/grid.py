@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_kind, check_positive
+from coalmine.integrations.flower.local import through_mods
 from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.replay import (
     StrategyChecks,
@@ -259,15 +259,9 @@ class CanaryGrid(Grid):
             content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
             return Message(content, reply_to=received)
 
-        call: Callable[[Message, Context], Message] = train
-        # As Flower does: the first mod is the outermost.
-        for mod in reversed(self._mods):
-            call = _through(mod, call)
         node = message.metadata.dst_node_id
         context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
-        # Messages of a round share their content, and mods write into it.
-        content = copy.deepcopy(message.content) if self._mods else message.content
-        return call(Message(metadata=message.metadata, content=content), context)
+        return through_mods(self._mods, train, message, context)
 
     def _requests(
         self, asked: dict[tuple[int, int], Message], planted: Mapping[int, Contribution], scale: float, step: float
@@ -298,10 +292,6 @@ def _arrays(message: Message) -> ArrayRecord:
     if len(records) != 1:
         raise InputError(f"a message to a canary must hold one array record, the model, got {len(records)}")
     return records[0]
-
-
-def _through(mod: Any, call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-    return lambda message, context: mod(message, context, call)
 
 
 def _mean(values: Sequence[Any], weights: Sequence[float] | None) -> Any:

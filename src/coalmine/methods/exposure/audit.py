@@ -101,6 +101,7 @@ class Exposure:
                 f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
                 "are counted: leave it out"
             )
+        # Suggestion 3: how hard an example is shows in the loss of a model that never saw it.
         if calibrate:
             losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
             table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
@@ -120,6 +121,7 @@ class Exposure:
             A result whose scores are minus the ranks, and whose ``details`` hold the numbers of ``canaries`` and
             ``references``, the summary ``rows`` and all ``exposures`` in bits.
         """
+        # Exposures count ties half; the scores behind the bound count them against the canary.
         exposures = ex.exposure(self._ranks, self.references)
         scores = Scores(*ex.scores_from_ranks(self._worst, self.references))
         recipe = {"delta": delta, "confidence": confidence, "copies": self.copies, "tied": self._tied}
@@ -131,7 +133,7 @@ class Exposure:
             adversary="ranks canaries by their loss among references",
             score_name="minus rank",
             side_names=("canaries", "references"),
-            seed=0,
+            seed=0,  # nothing here is random
             estimates=estimates,
             scores=scores,
             ceiling=top,
@@ -185,6 +187,7 @@ def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple
         replace(bound, threshold=threshold, assumes=assumes),
         Estimate("median-exposure", median / copies),
     ]
+    # Lower false positive rates show the risk to outliers (Section 2.2, end).
     for fpr in _LOW_FPRS:
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)

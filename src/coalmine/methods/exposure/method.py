@@ -69,6 +69,7 @@ class ExposureMethod(Method):
 
     def prepare(self) -> None:
         """Read the file, if there is one."""
+        # A file that cannot be read is refused before other methods of the run train.
         if self.settings.file is None:
             self.reads = (SOURCE,)
         else:
@@ -92,6 +93,7 @@ class ExposureMethod(Method):
                 "more",
                 [SOURCE, "twins"],
             )
+        # Phrases of a run come with their own references, and without losses of another model.
         if settings.references or settings.calibrate:
             raise SettingError("references and calibrate apply to a file of losses: set file", ["exposure", "file"])
 

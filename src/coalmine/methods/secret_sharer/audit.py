@@ -371,8 +371,8 @@ class SecretSharer(Audit):
             warnings = []  # the estimates that normality matters for are not among one user's
             # The most widespread canary decides: group privacy holds for the largest group.
             most = int(np.max(self.users)) if self.most_users is None else self.most_users
-            exposures = memorization.sampled.exposures[canaries.inserted]
-            evidence = user_evidence(Scores(members, nonmembers), exposures, claim, most_users=most, **terms)
+            median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
+            evidence = user_evidence(Scores(members, nonmembers), median, claim, most_users=most, **terms)
         score_name, adversary = _SCORES[score]
         return Result(
             method="secret-sharer",

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.methods.estimates import (
     CanaryEvidence,
@@ -48,7 +47,7 @@ def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: 
 
 def user_evidence(
     scores: Scores,
-    exposures: Floats,
+    median_exposure: float,
     claim: Claim | None,
     *,
     delta: float,
@@ -60,7 +59,7 @@ def user_evidence(
 
     Args:
         scores: Scores of inserted and held-out phrases.
-        exposures: Exposures of the inserted phrases, in bits.
+        median_exposure: Median exposure of the inserted phrases, in bits.
         claim: The claim for one user, or None.
         delta: δ at which ε is stated.
         confidence: Confidence of the bounds.
@@ -74,16 +73,15 @@ def user_evidence(
     # Jagielski (2023): ε ≥ ln 2 · (exposure - 1) for the median exposure; an estimate, since its rates are counted.
     estimates = [
         *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-        Estimate("median-exposure", epsilon_from_exposure(float(np.median(exposures))) / copies),
+        Estimate("median-exposure", epsilon_from_exposure(median_exposure) / copies),
     ]
     members, nonmembers = scores.members, scores.observed
+    counts = members.size, nonmembers.size
     independent = design == "fixed"  # without coin flips there is no test that does not assume it
     return CanaryEvidence(
         estimates=estimates,
         scores=scores,
-        ceiling=ceiling(
-            members.size, nonmembers.size, delta=delta, confidence=confidence, design=design, copies=copies
-        ),
+        ceiling=ceiling(*counts, delta=delta, confidence=confidence, design=design, copies=copies),
         claim_test=claim_test(
             claim, estimates, members, nonmembers, design=design, copies=copies, independent=independent
         ),
@@ -116,15 +114,10 @@ def recomputed(result: Result, siblings: Sequence[Result]) -> Result:
     if result.view == USERS:
         evidence = attack_evidence(scores, result.claim, **result.recipe)
     elif result.unit is USER:
-        exposures = next(
-            (other.scores for other in siblings if other.view == "exposure:user" and other.scores is not None), None
-        )
-        evidence = user_evidence(scores, _exposures(result, exposures), result.claim, **result.recipe)
+        # From the stored exposures; a result that was saved alone has only their median.
+        exposures = [other.scores.members for other in siblings if other.view == "exposure:user" and other.scores]
+        median = float(np.median(exposures[0])) if exposures else result.metrics["median exposure"]
+        evidence = user_evidence(scores, median, result.claim, **result.recipe)
     else:
         evidence = phrase_evidence(scores, **result.recipe)
     return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
-
-
-def _exposures(result: Result, exposures: Scores | None) -> Floats:
-    """Return the exposures of inserted phrases: scores of another result, or a median where that is all there is."""
-    return np.array([result.metrics["median exposure"]]) if exposures is None else exposures.members
