@@ -85,7 +85,7 @@ class Canary:
     @property
     def health(self) -> float:
         """The share of the initial loss that the design removed: 1 is perfect, 0 no better than the start."""
-        return 1 - self.loss / self.initial_loss if self.initial_loss > 0 else 1.0
+        return float(1 - self.loss / self.initial_loss) if self.initial_loss > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
