@@ -168,7 +168,7 @@ class Coalmine:
         inputs = inputs.clone().requires_grad_()
         rows = self.gradients.of(inputs, self.labels[:1])
         valued = self.loss.derivative(rows.detach())
-        return torch.autograd.grad(rows, inputs, valued.derivatives)[0]
+        return torch.autograd.grad(rows, inputs, valued[1])[0]
 
     def iterate(self, times: int) -> list[float]:
         """The seconds that each iteration takes."""

@@ -63,11 +63,9 @@ def test_whole_numbers_may_be_written_in_powers_of_ten():
 
     (read,) = settings_from_texts(["canaries=1e4", "several=1e2,3,2.5e1", "either=2E3", "epsilon=1e-2"], Counted)
     assert (read.canaries, read.several, read.either, read.epsilon) == (10_000, (100, 3, 25), 2000, 0.01)
-    for text in ("canaries=1.5e0", "canaries=1e-1", "canaries=inf", "several=1,1.5e0"):
+    wrong = ("canaries=1.5e0", "canaries=1e-1", "canaries=inf", "several=1,1.5e0", "canaries=1e30", "several=1,1e30")
+    for text in wrong:
         with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = .* is wrong"):
-            settings_from_texts([text], Counted)
-    for text in ("canaries=1e30", "canaries=1e999999999", "several=1,1e30"):
-        with pytest.raises(InputError, match="19 digits, got 1e"):
             settings_from_texts([text], Counted)
 
 

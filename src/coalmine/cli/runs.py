@@ -129,7 +129,6 @@ def sweep(
     """
     from coalmine.report.charts import FORMATS, save
     from coalmine.results.io import envelope
-    from coalmine.results.tables import Table
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts
 
@@ -142,7 +141,7 @@ def sweep(
     if as_json:
         console.print_json(envelope([], sweep=swept.to_dict()))
         return
-    console.print_table(Table(str(swept.directory), swept.columns, [row.cells() for row in swept.rows]))
+    console.print_table(swept.table)
     console.print_sentence(swept.sentence)
     console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
 

@@ -72,7 +72,7 @@ def test_canaries_of_a_batch_are_those_designed_alone():
         "valid": None,
     }
     together = design_samples(cnn(), pool, count=4, **kwargs)
-    assert together.losses.shape == (15, 4)
+    assert together.iterations == 15
     by_loss = {round(c.initial_loss, 6): c for c in together.canaries}
     alone = design_samples(cnn(), pool, count=1, **kwargs)
     match = by_loss[round(alone.canaries[0].initial_loss, 6)]
@@ -141,7 +141,6 @@ def test_a_design_that_is_no_longer_finite_stops_and_keeps_the_best_until_then()
     assert design.iterations == design.not_finite < 100
     (canary,) = design.canaries
     assert math.isfinite(canary.loss)
-    assert canary.loss == pytest.approx(np.nanmin(design.losses), rel=1e-4)
     assert canary.loss < canary.initial_loss
 
 
@@ -166,8 +165,8 @@ def test_a_model_in_double_precision_is_designed_for_as_it_trains():
 
 def test_health_is_the_share_of_the_loss_taken_away():
     sample = np.zeros(1)
-    assert Canary(inputs=sample, targets=sample, loss=0.5, initial_loss=2.0, norm=1.0).health == 0.75
-    assert Canary(inputs=sample, targets=sample, loss=0.0, initial_loss=0.0, norm=1.0).health == 1.0
+    assert Canary(sample, sample, loss=0.5, initial_loss=2.0, norm=1.0).health == 0.75
+    assert Canary(sample, sample, loss=0.0, initial_loss=0.0, norm=1.0).health == 1.0
 
 
 def test_batch_norm_is_refused_with_the_remedy():

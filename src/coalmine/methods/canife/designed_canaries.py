@@ -97,10 +97,10 @@ class DesignedCanaries:
             raise InputError(
                 "the design pool is empty: set users aside as mock clients, for example with pool_fraction"
             )
-        if score not in get_args(ScoreName):
-            raise InputError(f"score must be likelihood-ratio or plain, got {score!r}")
-        if start not in get_args(Start):
-            raise InputError(f"start must be random, pool or last, got {start!r}")
+        if score not in get_args(ScoreName) or start not in get_args(Start):
+            raise InputError(
+                f"score must be likelihood-ratio or plain, and start random, pool or last, got {score!r} and {start!r}"
+            )
         step_size(client)  # raises for clients that a canary cannot be designed for
         self.settings, self.seed = settings or DesignSettings(), check_count("seed", seed, least=0)
         self.count, self.cohort = check_count("count", count), check_positive("cohort", cohort)

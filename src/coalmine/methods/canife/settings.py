@@ -35,15 +35,6 @@ class CanaryDesignSettings(Settings):
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
     )
-    norm_constant: float = Field(1.0, ge=0, description="norm that a canary's update should reach, in clip norms")
-    learning_rate: float | None = Field(
-        None, examples=[0.1], gt=0, description="learning rate of Adam; by default one that suits the kind of data"
-    )
-    schedule: Literal["cosine", "constant"] | None = Field(
-        None,
-        examples=["cosine"],
-        description="learning-rate schedule: cosine or constant; by default cosine for numbers, constant for texts",
-    )
     start: Literal["random", "pool", "last"] | None = Field(
         None,
         examples=["random"],
@@ -124,13 +115,7 @@ class CanifeSettings(Settings):
                 clients=splits.train,
                 count=self.canaries,
                 score=self.score,
-                settings=DesignSettings(
-                    loss=self.design.loss,
-                    norm_constant=self.design.norm_constant,
-                    iterations=iterations,
-                    learning_rate=self.design.learning_rate,
-                    schedule=self.design.schedule,
-                ),
+                settings=DesignSettings(loss=self.design.loss, iterations=iterations),
                 start=self.design.start or ("random" if frozen else "last"),
                 target=self.design.target,
                 valid="data" if self.design.pixels == "valid" else None,
