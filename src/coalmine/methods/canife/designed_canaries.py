@@ -19,6 +19,7 @@ from coalmine.methods.canife.pool import MockClients, Pool, client_updates
 from coalmine.methods.canife.sample_gradients import SampleGradients
 from coalmine.methods.canife.samples import StartExamples, Target, clients_of, design_samples, valid_range
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
+from coalmine.parallel import single_thread
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.simulation import flat
@@ -26,7 +27,6 @@ from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.models import check_fits
-from coalmine.simulation.workers import one_thread
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.
 _LEARNED = 0.9
@@ -171,7 +171,7 @@ class DesignedCanaries:
     def _updates(self, weights: torch.Tensor, samples: Examples, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
         clients = clients_of(samples.inputs, samples.targets, self.data.task)
-        with one_thread():
+        with single_thread():
             rows = torch.cat(list(client_updates(self._loop, weights, clients, clip_norm, seed=self.seed)))
         return rows.cpu().numpy()
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.sample_gradients import used_columns
+from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, input_tensor
@@ -20,7 +21,6 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.workers import one_thread
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
 _FLOAT64_COLUMNS = 1 << 16
@@ -151,14 +151,14 @@ class MockClients:
         """
         weights = self._weights if weights is None else weights
         rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
-        with one_thread():
+        with single_thread():
             return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
 
 
 def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:
     """Return the clipped updates (clients, d) of the clients of ``data``, as a training would compute them."""
     kernel, weights = LeanLoop(model, data.task, client), flat.parameter_vector(model)
-    with one_thread():
+    with single_thread():
         return torch.cat(list(client_updates(kernel, weights, data, clip_norm, seed=seed)))
 
 

@@ -31,10 +31,10 @@ from coalmine.methods.canife.design import (
 )
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, sample_gradients
+from coalmine.parallel import single_thread
 from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
-from coalmine.simulation.workers import one_thread
 
 Target = int | Literal["random"]
 """A canary's class: one for all, or drawn at random."""
@@ -204,7 +204,7 @@ def design_samples(
         if target not in range(task.classes):
             raise InputError(f"target must be a class in 0..{task.classes - 1} or random, got {target!r}")
         targets = torch.full_like(targets, target)
-    with one_thread():
+    with single_thread():
         if gradients is None:
             gradients = sample_gradients(model, *kind.samples(kind.start, targets))
         else:
