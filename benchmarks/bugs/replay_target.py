@@ -109,7 +109,8 @@ def answer(options: dict[str, object], seed: int) -> Answer:
         cm.checks.Client({name: rng.normal(0, 0.02, shape) for name, shape in LAYERS.items()}, examples=20)
         for _ in range(CLIENTS)
     ]
-    result = cm.replay(Server(rng, **options), clients, clip_norm=CLIP, noise_multiplier=NOISE, seed=seed)
+    server, settings = Server(rng, **options), cm.ReplayOptions(seed=seed)
+    result = cm.replay(server, clients, clip_norm=CLIP, noise_multiplier=NOISE, options=settings)
     if result.ok:
         return Answer()
     return Answer(f"replay: {result.findings[0].check}", str(result.findings[0]))

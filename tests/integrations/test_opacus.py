@@ -114,7 +114,7 @@ def test_empty_batches_are_ordinary_steps():
     assert audit.audits[0].notes == ()
 
 
-# False-alarm rate of a correct training: at most 5%. Its bounds are far below the claim: benchmarks/opacus_audit.py.
+# False-alarm rate of a correct training: at most 5%. Its bounds are far below the claim.
 @pytest.mark.parametrize(
     ("kind", "refuted"), [(None, False), (HalfNoise, True), (NoNoise, True), (NoClipping, True)], ids=str
 )
