@@ -112,7 +112,7 @@ class DesignedCanaries:
         model = flat.moved(model, device)
         check_fits(model, pool.task, name=type(model).__name__)
         self._mock_clients = MockClients(model, pool, client, clients=clients, seed=self.seed)
-        self._loop = LeanLoop(model, pool.task, client)
+        self._loop = LeanLoop(model, pool.task, client)  # a handful of canaries: the plain path is fast enough
         self._initial = flat.parameter_vector(model)
         self._samples: Examples | None = None
         self._pool: Pool | None = None
@@ -126,6 +126,7 @@ class DesignedCanaries:
         self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
         self._pool = self._mock_clients.pool(self._clip_norm, weights)
         self._loop.model.load(weights)
+        # By the round alone, so that a design is the same after a restart.
         seed = int(generator(self.seed, "design", round).integers(2**31))
         outcome = design_samples(
             self._loop.model.module,
@@ -146,6 +147,7 @@ class DesignedCanaries:
                 f"the design for round {round} is not finite in iteration {outcome.not_finite}, and no canary precedes "
                 "it: lower the clients' learning rate or check the model"
             )
+        # Which implementation of per-sample gradients is right depends on the module, not on its weights: keep it.
         self._gradients, self._samples = outcome.gradients, outcome.clients.pooled()
         stopped = float(outcome.not_finite or 0)
         return np.array([[c.health, c.norm, np.nan, outcome.iterations, stopped] for c in outcome.canaries])
@@ -231,6 +233,7 @@ class DesignedCanaries:
     def __repr__(self) -> str:
         names = ("count", "score", "settings", "client", "noise_multiplier", "cohort", "start", "target", "valid")
         settings = {name: getattr(self, name) for name in (*names, "seed")}
+        # A checkpoint of other weights or other mock clients must not be resumed.
         digest = hashlib.blake2b(self._initial.cpu().numpy().tobytes(), digest_size=6)
         digest.update(np.ascontiguousarray(self.data.indices).tobytes())
         digest.update(np.ascontiguousarray(self.data.bounds).tobytes())

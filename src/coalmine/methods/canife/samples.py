@@ -36,11 +36,11 @@ from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
 
+# A canary's class: one for all, or drawn at random.
 Target = int | Literal["random"]
-"""A canary's class: one for all, or drawn at random."""
 
+# What a design starts from: examples (those of all clients together), or None for random numbers or tokens.
 StartExamples = Examples | FederatedData | None
-"""What a design starts from: examples (those of all clients together), or None for random numbers or tokens."""
 
 # Learning rates of Adam as a share of the valid range: the best ones we measured, for long and for short designs.
 _RATE, _SHORT_RATE, _SHORT = 0.1, 0.3, 100
@@ -57,11 +57,11 @@ _START_LOGIT = 2.0
 # Texts drawn from each distribution.
 _DRAWS = 32
 
+# The lowest and the highest valid number, or None if all are valid.
 Range = tuple[float, float] | None
-"""The lowest and the highest valid number, or None if all are valid."""
 
+# Returns the losses and norms (k,) of inputs and targets.
 Losses = Callable[[Tensor, Tensor], tuple[Floats, Floats]]
-"""Returns the losses and norms (k,) of inputs and targets."""
 
 
 @dataclass(frozen=True, eq=False)
