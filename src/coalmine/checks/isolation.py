@@ -85,7 +85,9 @@ class Isolated:
         words = np.random.SeedSequence([*seed, 0]).generate_state(3)
         random.seed(int(words[0]))
         np.random.seed(int(words[1]))  # noqa: NPY002 the user's code may draw from it
-        torch.manual_seed(int(words[2]))
+        torch.default_generator.manual_seed(int(words[2]))  # torch.manual_seed formats the stack, which takes longer
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(int(words[2]))
         with _entropy_from(random.Random(int(words[0]) + 1)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
