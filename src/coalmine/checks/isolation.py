@@ -8,7 +8,6 @@ ours. All other state that it keeps (momentum, round counters, clip norms) is co
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import os
 import random
@@ -231,14 +230,7 @@ def _is_installed(module: str | None) -> bool:
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     """Return a copy of a callable with copies of all that it keeps; the callable itself if that is impossible."""
     try:
-        if isinstance(value, types.FunctionType):
-            return _copied_function(value, memo)
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, _copied(value.__self__, memo))
-        if isinstance(value, functools.partial):
-            keywords = {name: _copied(argument, memo) for name, argument in value.keywords.items()}
-            return functools.partial(_copied(value.func, memo), *[_copied(a, memo) for a in value.args], **keywords)
-        return copy.deepcopy(value, memo)
+        return _copied_function(value, memo) if isinstance(value, types.FunctionType) else copy.deepcopy(value, memo)
     except Exception:  # deepcopy raises whatever the user's objects raise
         return value
 
