@@ -39,11 +39,12 @@ lint: $(VENV)/.lint ## Check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test ## Measure coverage, tightness and speed
-	$(BIN)/python benchmarks/coverage.py
-	$(BIN)/python benchmarks/tightness.py
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/trainer.py
+bench: $(VENV)/.test ## Measure size, coverage, tightness and speed
+	$(BIN)/python benchmarks/size.py
+	$(BIN)/python benchmarks/bounds.py speed
+	$(BIN)/python benchmarks/bounds.py tightness
+	$(BIN)/python benchmarks/bounds.py coverage --audits 1000
+	$(BIN)/python benchmarks/clients.py
 	$(BIN)/python benchmarks/ldp.py
 
 # All areas in turn take hours; `make mutants AREA=gate SAMPLE=60 SEED=2` tries 60 mutants of one.
@@ -54,7 +55,7 @@ mutants: $(VENV)/.mutants ## Change the maths at random places and see whether a
 	$(BIN)/python benchmarks/mutants.py $(AREA) --sample $(SAMPLE) --seed $(SEED)
 
 docs: $(VENV)/.docs ## Build the documentation site and check its links
-	$(BIN)/python -m coalmine.runs.presets > docs/config.md
+	$(BIN)/python docs/building/settings_reference.py > docs/config.md
 	$(BIN)/python -m mkdocs build
 
 # `make gallery NOTEBOOKS=own-loop` for one.

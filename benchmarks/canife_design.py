@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coalmine.methods.canife.design import DesignLoss, DesignSettings, descend, step_size
-from coalmine.methods.canife.pool import pool_updates, updates
+from coalmine.methods.canife.pool import MockClients, updates
 from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne, sample_gradients
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
@@ -147,7 +147,7 @@ class Coalmine:
 
     def __init__(self, work: Workload, pool: int, way: str, count: int) -> None:
         self.work, module = work, models.build(work.model, work.task)
-        rows = pool_updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM)
+        rows = MockClients(module, mock_clients(work.task, pool), CLIENT).pool(CLIP_NORM)
         self.canaries, self.labels = start_of(work.task, count)
         inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
         match way:
@@ -168,7 +168,7 @@ class Coalmine:
         inputs = inputs.clone().requires_grad_()
         rows = self.gradients.of(inputs, self.labels[:1])
         valued = self.loss.derivative(rows.detach())
-        return torch.autograd.grad(rows, inputs, valued.derivatives)[0]
+        return torch.autograd.grad(rows, inputs, valued[1])[0]
 
     def iterate(self, times: int) -> list[float]:
         """The seconds that each iteration takes."""

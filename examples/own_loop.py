@@ -16,7 +16,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from coalmine import Claim, Contribution, OneShot, Result
+from coalmine import Claim, OneShot, Result
+from coalmine.protocol import Contribution
 
 ROUNDS, CLIP, NOISE, LEARNING_RATE, DELTA = 10, 0.5, 3.16, 0.5, 1e-5
 BUGS = ("half-noise", "forgotten-noise", "no-clipping")

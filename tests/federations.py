@@ -42,10 +42,9 @@ def _federated(inputs, targets, sizes, task):
     return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
 
 
-def parts(data, weights=None):
+def parts(data):
     """Every client's part in a round."""
-    weights = np.ones(len(data)) if weights is None else weights
-    return [Participant(data.client(i), float(weights[i]), partial(np.random.default_rng, i)) for i in range(len(data))]
+    return [Participant(data.client(i), partial(np.random.default_rng, i)) for i in range(len(data))]
 
 
 def mlp(shape=(1, 8, 8), classes=3, seed=0):
@@ -72,11 +71,11 @@ def word_model(tokens=11, seed=0):
     return nn.Sequential(nn.Embedding(tokens, 6), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, tokens))
 
 
-def naive_sum(module, data, training: LocalTraining, optimizer, clip_norm, weights=None, dtype=torch.float64):
+def naive_sum(module, data, training: LocalTraining, optimizer, clip_norm, dtype=torch.float64):
     """The textbook: copy the module, make an optimizer, train, subtract, clip, add."""
     start = flat.parameter_vector(module).to(dtype)
     total, norms = torch.zeros_like(start), []
-    for client in parts(data, weights):
+    for client in parts(data):
         local = copy.deepcopy(module).to(dtype).train()
         stepper = optimizer(local.parameters())
         inputs, targets = tensors(client.examples, data.task, dtype)
@@ -92,5 +91,5 @@ def naive_sum(module, data, training: LocalTraining, optimizer, clip_norm, weigh
             stepper.step()
         update = torch.cat([p.detach().flatten() for p in local.parameters()]) - start
         norms.append(float(update.norm()))
-        total += client.weight * min(1.0, clip_norm / norms[-1]) * update
+        total += min(1.0, clip_norm / norms[-1]) * update
     return total, np.array(norms)

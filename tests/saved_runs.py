@@ -78,7 +78,7 @@ def write_run(
     if "exposure" in methods:
         row = {"summary": "mean", "canaries": 2.0, "random_guessing": 1.4, "low": None, "high": None}
         details = {"canaries": 60, "references": 50, "rows": [row], "exposures": [2.0] * 60}
-        add("exposure", "ranks", shift=0.5, claim=None, unit=units.SCORES, details=details)
+        add("exposure", "ranks", shift=0.5, claim=None, unit=units.SCORES, details=details, recipe={"confidence": 0.95})
     history = [{"round": t, "train_loss": 2.0 - 0.1 * t, "accuracy": 0.5 + 0.05 * t} for t in range(5)]
     metrics = {"accuracy": 0.7, "accuracy without canaries": 0.72}
     training = {"clients": 20, "parameters": 100, "rounds": 5, "private": True, "metrics": metrics, "history": history}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coalmine.cli.console import warning_printer
+from coalmine.cli import console
 from coalmine.errors import CanaryWarning, InputError, check_delta
 from coalmine.parallel import finished
 from worker_parts import threads
@@ -47,7 +47,8 @@ def test_a_worker_that_dies_is_reported():
 def test_a_warning_of_many_parts_is_printed_once(capsys, monkeypatch):
     parts = dict.fromkeys("abc", CanaryWarning("they outweigh it"))
     for workers in (1, 2):
-        monkeypatch.setattr(warnings, "showwarning", warning_printer())
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
+        console.prepare()
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             list(finished(warnings.warn, parts, workers=workers))

@@ -27,7 +27,7 @@ TARGET = "loop"
 
 Clip = Callable[[Array], Array]
 Choose = Callable[[np.random.Generator, int], Array]
-Claim = Callable[[OneShot], Claim]
+ClaimOf = Callable[[OneShot], Claim]
 
 
 def clipped(update: Array, norm: float = CLIP) -> Array:
@@ -60,7 +60,7 @@ class Loop:
     clips_average: bool = False
     weights: bool = False
     noise_clients: float = 1.0
-    claim: Claim = claim_of
+    claim: ClaimOf = claim_of
     sampling: str = "every-round"
     choose: Choose = lambda rng, round: np.arange(CLIENTS)
 
@@ -173,12 +173,12 @@ CHOICES: dict[str, Choose] = {
 }
 
 
-def _at(delta: float) -> Claim:
+def _at(delta: float) -> ClaimOf:
     """Claim the ε of one δ at another."""
     return lambda audit: Claim(epsilon=Claim(noise_multiplier=NOISE, rounds=ROUNDS, delta=delta).epsilon, delta=DELTA)
 
 
-def _composed(rounds: int) -> Claim:
+def _composed(rounds: int) -> ClaimOf:
     return lambda audit: Claim(noise_multiplier=NOISE, sampling=EveryRound(), rounds=rounds, delta=DELTA)
 
 

@@ -41,7 +41,7 @@ class Server:
     expected: int | None = None
     state: dict[str, Array] = field(default_factory=dict)
 
-    def __call__(self, clients: Sequence[cm.Client]) -> dict[str, Array]:
+    def __call__(self, clients: Sequence[cm.checks.Client]) -> dict[str, Array]:
         """Return the noisy average as a dict of tensors."""
         count = self.expected or len(clients)
         updates = [np.concatenate([np.ravel(part) for part in client.update.values()]) for client in clients]
@@ -106,10 +106,11 @@ def answer(options: dict[str, object], seed: int) -> Answer:
     """Return what a replay says about an aggregation."""
     rng = np.random.default_rng([seed, 3])
     clients = [
-        cm.Client({name: rng.normal(0, 0.02, shape) for name, shape in LAYERS.items()}, examples=20)
+        cm.checks.Client({name: rng.normal(0, 0.02, shape) for name, shape in LAYERS.items()}, examples=20)
         for _ in range(CLIENTS)
     ]
-    result = cm.replay(Server(rng, **options), clients, clip_norm=CLIP, noise_multiplier=NOISE, seed=seed)
+    server, settings = Server(rng, **options), cm.ReplayOptions(seed=seed)
+    result = cm.replay(server, clients, clip_norm=CLIP, noise_multiplier=NOISE, options=settings)
     if result.ok:
         return Answer()
     return Answer(f"replay: {result.findings[0].check}", str(result.findings[0]))

@@ -16,8 +16,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 from coalmine import OneShot
 from coalmine.arrays import Ints
 from coalmine.claims import Claim, EveryRound, Poisson
-from coalmine.methods.one_shot.method import build_audits
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.protocol import Vector
 from coalmine.simulation import Mechanism
 from coalmine.simulation.flat import parameter_vector
@@ -26,7 +25,7 @@ from coalmine.simulation.settings import TrainingSettings
 VIEWS, DELTA, NOISE = ("updates", "final-change"), 1e-5, 2.0
 TARGET = "simulator"
 
-Claim = Callable[[OneShot], Claim]
+ClaimOf = Callable[[OneShot], Claim]
 Choose = Callable[[np.random.Generator, int, int], Ints]
 
 
@@ -84,7 +83,7 @@ class Simulation:
     bug: str | None = None
     choose: Choose | None = None
     cohort: str = "poisson:0.5"
-    claim: Claim = claim_of
+    claim: ClaimOf = claim_of
 
     def audited(self, seed: int) -> Answer:
         """Train, and return what the audits say."""
@@ -124,7 +123,7 @@ CHOICES: dict[str, Choose] = {
 }
 
 
-def _composed(share: float) -> Claim:
+def _composed(share: float) -> ClaimOf:
     def claim(audit: OneShot) -> Claim:
         rounds = max(1, round(share * audit.rounds))
         return Claim(noise_multiplier=NOISE, sampling=Poisson(0.5), rounds=rounds, delta=DELTA)
@@ -132,10 +131,12 @@ def _composed(share: float) -> Claim:
     return claim
 
 
-def _at(delta: float) -> Claim:
-    return lambda audit: Claim(
-        epsilon=Claim(noise_multiplier=NOISE, rounds=audit.rounds, delta=delta).epsilon, delta=DELTA
-    )
+def _at(delta: float) -> ClaimOf:
+    def claim(audit: OneShot) -> Claim:
+        stated = Claim(noise_multiplier=NOISE, sampling=audit.participation, rounds=audit.rounds, delta=delta)
+        return Claim(epsilon=stated.epsilon, delta=DELTA)
+
+    return claim
 
 
 ACCOUNTING = {
@@ -144,7 +145,9 @@ ACCOUNTING = {
     "ε for a tenth of the sampling rate": Simulation(
         claim=lambda audit: Claim(noise_multiplier=NOISE, sampling=Poisson(0.05), rounds=audit.rounds, delta=DELTA)
     ),
-    "ε for the squared noise multiplier": Simulation(claim=lambda audit: Claim(noise_multiplier=NOISE**2, delta=DELTA)),
+    "ε for the squared noise multiplier": Simulation(
+        claim=lambda audit: Claim(noise_multiplier=NOISE**2, sampling=audit.participation, delta=DELTA)
+    ),
     "ε at δ = 0.01, claimed at 1e-5": Simulation(claim=_at(0.01)),
 }
 

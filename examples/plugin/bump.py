@@ -9,12 +9,14 @@ import numpy as np
 from pydantic import Field
 
 import coalmine as cm
-from coalmine import Audit, Contribution, Result, Scores, View, estimate
+from coalmine import Audit, Result, estimate
 from coalmine.config import Settings
 from coalmine.methods.method import Method
+from coalmine.protocol import Contribution, View
 from coalmine.results import MethodResults
 from coalmine.results.verdict import ROUND
 from coalmine.simulation.settings import TrainingSettings
+from coalmine.stats import Scores
 
 
 class BumpSettings(Settings):

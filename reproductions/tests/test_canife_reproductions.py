@@ -8,7 +8,7 @@ import pytest
 
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design import DesignSettings
-from coalmine.methods.canife.pool import pool_updates
+from coalmine.methods.canife.pool import MockClients
 from coalmine.methods.canife.samples import design_samples
 from coalmine_reproductions import (
     canife_ablations,
@@ -236,7 +236,7 @@ def test_figures_of_canife_are_found_by_their_short_names():
 def test_designs_on_real_texts_are_healthy():
     scene = replace(canife_sizes.SIZES["quick"].texts, steps=90)
     target = frozen(scene)
-    pool = pool_updates(target.model, target.mock.subset(range(100)), target.client, target.clip_norm)
+    pool = MockClients(target.model, target.mock.subset(range(100)), target.client).pool(target.clip_norm)
     healths = {}
     for name, settings in (("default", {}), ("fast", {"learning_rate": 1.0, "schedule": "cosine"})):
         design = design_samples(

@@ -12,93 +12,75 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coalmine.checks import Client as Client
-    from coalmine.checks import Replay as Replay
-    from coalmine.checks import ReplayOptions as ReplayOptions
     from coalmine.checks import replay as replay
     from coalmine.claims import AtMost as AtMost
     from coalmine.claims import Claim as Claim
     from coalmine.claims import Epochs as Epochs
     from coalmine.claims import EveryRound as EveryRound
     from coalmine.claims import FixedSize as FixedSize
-    from coalmine.claims import Last as Last
-    from coalmine.claims import Observed as Observed
     from coalmine.claims import Poisson as Poisson
-    from coalmine.claims import Sampling as Sampling
     from coalmine.claims import Scheduled as Scheduled
     from coalmine.claims import noise_for as noise_for
     from coalmine.errors import InputError as InputError
     from coalmine.methods.canife.audit import Canife as Canife
-    from coalmine.methods.canife.result import CanifeResult as CanifeResult
+    from coalmine.methods.exposure.audit import Exposure as Exposure
     from coalmine.methods.ldp.audit import Ldp as Ldp
     from coalmine.methods.mechanism.audit import check_mechanism as check_mechanism
     from coalmine.methods.one_shot.audit import OneShot as OneShot
-    from coalmine.methods.one_shot.planning import Plan as Plan
     from coalmine.methods.one_shot.planning import plan as plan
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
     from coalmine.protocol import Audit as Audit
-    from coalmine.protocol import Contribution as Contribution
-    from coalmine.protocol import View as View
-    from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
+    from coalmine.results.finding import Finding as Finding
     from coalmine.results.io import load as load
     from coalmine.results.result import Result as Result
-    from coalmine.results.result import Results as Results
+    from coalmine.results.verdict import Verdict as Verdict
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
-    from coalmine.runs.sweep import sweep as sweep
-    from coalmine.stats import CosineNull as CosineNull
-    from coalmine.stats import Estimate as Estimate
-    from coalmine.stats import NormalNull as NormalNull
-    from coalmine.stats import Scores as Scores
     from coalmine.stats import estimate as estimate
+    from coalmine.testing import assert_locally_private as assert_locally_private
+    from coalmine.testing import assert_private as assert_private
+    from coalmine.testing import assert_sensitivity as assert_sensitivity
 
 __version__ = "0.1.0"
 
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "coalmine.checks": ("Client", "Replay", "ReplayOptions", "replay"),
+        "coalmine.checks": ("replay",),
         "coalmine.claims": (
             "AtMost",
             "Claim",
             "Epochs",
             "EveryRound",
             "FixedSize",
-            "Last",
-            "Observed",
             "Poisson",
-            "Sampling",
             "Scheduled",
             "noise_for",
         ),
         "coalmine.errors": ("InputError",),
         "coalmine.methods.canife.audit": ("Canife",),
-        "coalmine.methods.canife.result": ("CanifeResult",),
+        "coalmine.methods.exposure.audit": ("Exposure",),
         "coalmine.methods.ldp.audit": ("Ldp",),
         "coalmine.methods.mechanism.audit": ("check_mechanism",),
         "coalmine.methods.one_shot.audit": ("OneShot",),
-        "coalmine.methods.one_shot.planning": ("Plan", "plan"),
+        "coalmine.methods.one_shot.planning": ("plan",),
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
-        "coalmine.protocol": (
-            "Audit",
-            "Contribution",
-            "View",
-        ),
-        "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
-        "coalmine.results.result": ("Result", "Results"),
+        "coalmine.protocol": ("Audit",),
+        "coalmine.results.claim_test": ("check_claim",),
+        "coalmine.results.finding": ("Finding",),
         "coalmine.results.io": ("load",),
+        "coalmine.results.result": ("Result",),
+        "coalmine.results.verdict": ("Verdict",),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
-        "coalmine.runs.sweep": ("sweep",),
-        "coalmine.stats": (
-            "CosineNull",
-            "Estimate",
-            "NormalNull",
-            "Scores",
-            "estimate",
+        "coalmine.stats": ("estimate",),
+        "coalmine.testing": (
+            "assert_locally_private",
+            "assert_private",
+            "assert_sensitivity",
         ),
     },
     ("checks", "claims", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coalmine.errors import InputError
-
-Listener = Callable[[Path, Path | None], None]
-"""Called with a path and the file that is about to replace it, or None if the path is about to be removed."""
-
-_listeners: list[Listener] = []
-
-
-@contextmanager
-def announcing(listener: Listener) -> Iterator[None]:
-    """Announce every file to ``listener`` right before it is replaced or removed by the functions of this module."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
 
 
 def temporary_name(path: Path) -> Path:
@@ -49,8 +34,6 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
         temporary.chmod(0o644)  # some writers create files that only their owner can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        for listener in tuple(_listeners):
-            listener(path, temporary)
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
@@ -59,14 +42,6 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
             raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
         raise
     return path
-
-
-def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
-    if path.exists():
-        for listener in tuple(_listeners):
-            listener(path, None)
-        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_positive, did_you_mean
-from coalmine.vectors import is_float, merged
+from coalmine.vectors import is_float
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -40,8 +40,6 @@ class Layers:
     def of(cls, spec: LayerSpec) -> Layers:
         """Return the layers that sizes or shapes by name, a list of sizes, a module or a state dict describe.
 
-        A state dict may be sharded: a list of state dicts.
-
         Of a module only parameters that are trained count, of a state dict only floating-point ones.
 
         Raises:
@@ -49,7 +47,6 @@ class Layers:
         """
         if isinstance(spec, Layers):
             return spec
-        spec = merged(spec)
         if hasattr(spec, "named_parameters"):
             return cls({name: tuple(p.shape) for name, p in spec.named_parameters() if p.requires_grad})
         if isinstance(spec, Mapping):

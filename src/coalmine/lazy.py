@@ -37,19 +37,3 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattr_, sorted([*modules, *home_of])
-
-
-def late(name: str) -> Any:
-    """Return what a full name such as ``"package.module:function"`` stands for, imported on first use.
-
-    Lower layers call what users expect of them, but upper layers implement, by its name.
-
-    Args:
-        name: Module and name, with a colon between them.
-
-    Example:
-        >>> round(late("math:sqrt")(2), 2)
-        1.41
-    """
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,6 +30,9 @@ Device = Any
 _CPU_PIECE, _DEVICE_PIECE = 1 << 17, 1 << 24
 # Products are summed in float32 over this many numbers, and in float64 from there on.
 _BLOCK, _FEW_ROWS = 4096, 32
+# A typical number of a vector must be at least this many times the smallest positive number of its float type. With 4,
+# rounding changes the length of the vector by 0.3%.
+_LEAST_STEPS = 4
 
 
 def is_tensor(value: object) -> bool:
@@ -78,8 +82,8 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
 
 
 def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None:
-    """Return the tensors of a list, state dict, list of state dicts or module; None if ``values`` is none of these."""
-    values = merged(list(values) if isinstance(values, Iterator) else values)
+    """Return the tensors of a list, state dict or module; None if ``values`` is none of these."""
+    values = list(values) if isinstance(values, Iterator) else values
     if hasattr(values, "named_parameters"):
         values = {name: value for name, value in values.named_parameters() if value.requires_grad}
     if isinstance(values, Mapping):
@@ -88,29 +92,6 @@ def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None
     if is_list(values) and values and hasattr(values[0], "shape"):
         return list(values)
     return None
-
-
-def merged(values: Any) -> Any:
-    """Return a sharded state dict, a list of state dicts, as a single one; anything else as it is.
-
-    Raises:
-        InputError: If two shards have a tensor of the same name.
-
-    Example:
-        >>> merged([{"first.weight": 1, "first.bias": 2}, {"last.weight": 3}])
-        {'first.weight': 1, 'first.bias': 2, 'last.weight': 3}
-    """
-    if not (is_list(values) and values and all(isinstance(shard, Mapping) for shard in values)):
-        return values
-    whole: dict[Any, Any] = {}
-    for shard in values:
-        twice = whole.keys() & shard.keys()
-        if twice:
-            raise InputError(
-                f"{sorted(map(str, twice))[0]!r} is in several shards of a state dict: give each tensor once"
-            )
-        whole.update(shard)
-    return whole
 
 
 def is_float(value: Any) -> bool:
@@ -126,7 +107,10 @@ def _single(values: Any) -> Any:
             "a vector must hold real numbers, got complex ones: give their real and imaginary parts one after the other"
         )
     if not is_tensor(values):
-        return np.asarray(values, dtype=np.float32)
+        try:
+            return np.asarray(values, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise InputError(f"a vector must be an array, a tensor, or a list of them, got {values!r:.60}") from None
     if hasattr(values, "full_tensor"):
         raise InputError(
             f"a {type(values).__name__} is spread over several processes: give value.full_tensor(), in all processes"
@@ -322,3 +306,114 @@ def check_flat(vector: Vector, name: str, dim: int) -> Vector:
     if not is_finite(vector):
         raise InputError(f"{name} must be finite, got NaN or infinity")
     return vector
+
+
+@dataclass(frozen=True)
+class VectorKind:
+    """What vectors to give to a user: NumPy arrays, or tensors of a device and float type.
+
+    Args:
+        device: Device of the tensors, or None for NumPy arrays.
+        dtype: Float type of the tensors.
+
+    Example:
+        >>> VectorKind().give(np.ones(2, dtype=np.float32)) + 1
+        array([2., 2.], dtype=float32)
+    """
+
+    device: Any = None
+    dtype: Any = None
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Return the kind of a module, state dict, list of tensors or tensor: device and float type of its first.
+
+        Tensors of several float types have the type that can hold them all.
+
+        Raises:
+            InputError: If that is not a float type, which canaries need because their numbers are fractions.
+        """
+        if hasattr(values, "parameters"):
+            parameters = list(values.parameters())
+            values = [value for value in parameters if value.requires_grad] or parameters
+        listed = tensors_of(values)
+        tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
+        if not tensors:
+            return cls()
+        torch, dtype = sys.modules["torch"], tensors[0].dtype
+        for tensor in tensors:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        if not dtype.is_floating_point:
+            raise InputError(f"vectors must have a float type such as torch.float32, got {dtype}")
+        return cls(tensors[0].device, dtype)
+
+    @property
+    def work_device(self) -> Device:
+        """Where vectors of this kind are computed: None on the CPU, where that is NumPy."""
+        return None if self.device is None or self.device.type == "cpu" else self.device
+
+    def check_holds(self, size: float, what: str) -> None:
+        """Check that the float type can hold numbers of this size, without rounding most of their digits away.
+
+        Args:
+            size: Typical size of the numbers.
+            what: What has these numbers, in the plural, for the message.
+
+        Raises:
+            InputError: If the numbers are so small that rounding leaves few of their digits or none.
+        """
+        if self.dtype is None:
+            return
+        limits = sys.modules["torch"].finfo(self.dtype)
+        if size < _LEAST_STEPS * limits.smallest_normal * limits.eps:
+            raise InputError(
+                f"{what} have numbers of about {size:.1g}, which are too small for {self.dtype}: pass a float32 model "
+                "or the number of parameters as dim"
+            )
+
+    def give(self, vector: Vector) -> AnyVector:
+        """Return an internal vector as one of this kind, without a copy if device and type are the same."""
+        if self.device is None:
+            return vector.view(AddsToTensors)
+        tensor: Any = vector if is_tensor(vector) else sys.modules["torch"].from_numpy(vector)
+        return tensor.to(device=self.device, dtype=self.dtype)
+
+
+class AddsToTensors(np.ndarray):
+    """A NumPy array that also adds to torch tensors, in both orders, and becomes a tensor of their device and type.
+
+    Results of NumPy's arithmetic are ordinary arrays.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch with a tensor in place of each of these arrays."""
+        torch, named = sys.modules["torch"], kwargs or {}
+        # Functions such as torch.stack take a list of tensors.
+        operands = [value for group in (*args, *named.values()) for value in (group if is_list(group) else [group])]
+        tensor = next((value for value in operands if is_tensor(value)), None)
+        kind = VectorKind(torch.device("cpu"), torch.float32)
+        if tensor is not None:  # in an integer type, most numbers of a canary would become 0
+            kind = VectorKind(tensor.device, tensor.dtype if is_float(tensor) else torch.float32)
+
+        def as_tensor(value: Any) -> Any:
+            if is_list(value):
+                return [as_tensor(each) for each in value]
+            return kind.give(np.asarray(value)) if isinstance(value, cls) else value
+
+        try:
+            return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
+        except RuntimeError as error:
+            canary = next(value for value in operands if isinstance(value, cls))
+            if tensor is None or tensor.numel() == canary.size:
+                raise
+            raise InputError(
+                f"canaries of {canary.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, "
+                f"or the number of its trainable parameters ({error})"
+            ) from None
+
+    def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
+        """Return an ordinary array, or a number for an array without dimensions."""
+        return array[()] if return_scalar else array

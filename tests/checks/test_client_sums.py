@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from coalmine import Client, InputError, check_mechanism
+from coalmine import InputError, check_mechanism
+from coalmine.checks import Client
 from coalmine.claims import Claim
 from coalmine.stats import sigma_gaussian
 from coalmine.testing import assert_private

@@ -13,7 +13,7 @@ def clipped(update):
 def replayed(release, *, dim, seed, noise_multiplier=1.0):
     clients = [np.random.default_rng(i).normal(size=dim) for i in range(5)]
     return cm.replay(
-        release, clients, clip_norm=1.0, noise_multiplier=noise_multiplier, options=cm.ReplayOptions(seed=seed)
+        release, clients, clip_norm=1.0, noise_multiplier=noise_multiplier, options=cm.checks.ReplayOptions(seed=seed)
     )
 
 
@@ -47,7 +47,7 @@ def test_arrays_may_have_different_units_where_random_numbers_are_not_in_step(no
         return {"update": total / 100, "count": len(clients) + rng.normal(0, noise)}
 
     clients = [np.random.default_rng(i).normal(size=dim) for i in range(5)]
-    options = [cm.ReplayOptions(seed=seed, quick=True) for seed in range(4)]
+    options = [cm.checks.ReplayOptions(seed=seed, quick=True) for seed in range(4)]
     results = [cm.replay(release, clients, clip_norm=1.0, noise_multiplier=1.0, options=o) for o in options]
     assert [result.ok for result in results] == [noise > 1] * 4
 

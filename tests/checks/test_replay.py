@@ -16,7 +16,7 @@ from replay_aggregations import DIM, C, Mean, Z, clients, clip, layered, layered
 
 def run(release, people=None, extra=None, *, clip_norm=C, noise_multiplier=Z, **options):
     people = clients() if people is None else people
-    options = cm.ReplayOptions(**options)
+    options = cm.checks.ReplayOptions(**options)
     return cm.replay(release, people, extra, clip_norm=clip_norm, noise_multiplier=noise_multiplier, options=options)
 
 
@@ -129,7 +129,9 @@ def test_a_correct_aggregation_of_other_kinds_of_clients_is_not_refuted():
     assert run(_capped_weights(rng), weighted()).ok
     assert run(_torch(rng), [torch.tensor(u, dtype=torch.float32) for u in clients()]).ok
     assert run(lambda people: layered_sum(people, rng), layered()).ok
-    assert run(lambda people: [layered_sum([p.update for p in people], rng)], [cm.Client(u) for u in layered()]).ok
+    assert run(
+        lambda people: [layered_sum([p.update for p in people], rng)], [cm.checks.Client(u) for u in layered()]
+    ).ok
 
 
 def test_no_alarm_in_random_correct_aggregations():

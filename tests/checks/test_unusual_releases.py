@@ -235,7 +235,7 @@ OTHERS = [
 def replayed(release, z, *, seed=0, **more):
     rng = np.random.default_rng([seed, 9])
     clients = [rng.normal(0, 1.5 / np.sqrt(DIM), DIM) for _ in range(5)]
-    options = cm.ReplayOptions(seed=seed, **{"quick": True, **more})
+    options = cm.checks.ReplayOptions(seed=seed, **{"quick": True, **more})
     return cm.replay(release, clients, clip_norm=1.0, noise_multiplier=z, options=options)
 
 
@@ -347,7 +347,7 @@ def test_noise_that_overlaps_with_that_of_the_last_round_is_found(weight):
 
     clients = list(np.random.default_rng(1).normal(size=(4, 100)))
     result = cm.replay(
-        Overlapping(), clients, clip_norm=1.0, noise_multiplier=1.0, options=cm.ReplayOptions(quick=True)
+        Overlapping(), clients, clip_norm=1.0, noise_multiplier=1.0, options=cm.checks.ReplayOptions(quick=True)
     )
     assert "memory" in [finding.check for finding in result.findings if finding.refutes]
     assert "shared with later rounds in part" in str(result)

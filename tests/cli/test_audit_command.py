@@ -99,9 +99,9 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
         (["--set", "delta=2"], "delta = '2'"),
         (["--set", "data=nowhere"], "nowhere"),
         (["--set", "rounds=0"], "rounds"),
-        (["--set", "device=gpu"], "device must be one that torch has here, such as cpu, got 'gpu'"),
-        (["--set", "device=meta"], "'meta': its tensors hold no numbers"),
-        (["--set", "device=mtia"], "[training] device must be one that torch has here, such as cpu, got 'mtia'"),
+        (["--set", "device=gpu"], "'gpu'"),
+        (["--set", "device=meta"], "'meta'"),
+        (["--set", "device=mtia"], "'mtia'"),
         (["--set", "device=cpu:x"], "cpu:x"),
     ],
 )

@@ -114,12 +114,10 @@ def test_account_gives_the_secret_sharer_papers_epsilons(run, rounds, printed):
     assert round(epsilon["rdp-mironov"], 1) == printed
 
 
-def test_account_finds_noise_and_local_epsilons(run):
+def test_account_finds_noise(run):
     _, out, _ = run("account", "--epsilon", "4.377178", "--json")
     noise = {t["accountant"]: t["noise_multiplier"] for t in json.loads(out)["claims"]}
     assert noise["pld"] == pytest.approx(1.0, rel=2e-3)
-    _, out, _ = run("account", "--local-epsilon", "0.5", "--rounds", "4", "--delta", "0", "--json")
-    assert json.loads(out)["claims"][0]["epsilon"] == 2.0
     _, out, _ = run("account", "--noise-multiplier", "0")
     assert "ε is infinite" in out
 
@@ -129,7 +127,7 @@ def test_exposure_of_losses_and_of_ranks(run, tmp_path):
     canaries, references = rng.normal(-3, 1, 50), rng.normal(0, 1, 1000)
     rows = [f"{x},canary" for x in canaries] + [f"{x},reference" for x in references]
     (tmp_path / "l.csv").write_text("loss,canary\n" + "\n".join(rows))
-    _, out, _ = run("exposure", tmp_path / "l.csv", "--json")
+    _, out, _ = run("audit", "exposure", "--file", tmp_path / "l.csv", "--json")
     (by_loss,) = json.loads(out)["results"]
     assert (by_loss["details"]["canaries"], by_loss["details"]["references"]) == (50, 1000)
     chance = {row["summary"]: row["random_guessing"] for row in by_loss["details"]["rows"]}
@@ -138,20 +136,20 @@ def test_exposure_of_losses_and_of_ranks(run, tmp_path):
     assert chance["75th percentile"] == pytest.approx(1.994241, abs=1e-6)
     ranks = 1 + np.sum(references[None, :] < canaries[:, None], axis=1)
     (tmp_path / "r.csv").write_text("rank\n" + "\n".join(map(str, ranks)))
-    _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1000", "--json")
+    _, out, _ = run("audit", "exposure", "--file", tmp_path / "r.csv", "--references", "1000", "--json")
     (by_rank,) = json.loads(out)["results"]
     assert by_rank["details"]["exposures"] == pytest.approx(by_loss["details"]["exposures"])
     for ranked, lost in zip(by_rank["estimates"], by_loss["estimates"], strict=True):
         assert (ranked["epsilon"], ranked["threshold"]) == (lost["epsilon"], lost["threshold"])
     assert "ties" in by_rank["estimates"][0]["assumes"]
-    code, out, _ = run("exposure", tmp_path / "l.csv")
+    code, out, _ = run("audit", "exposure", "--file", tmp_path / "l.csv")
     assert code == 0
     assert "random guessing" in out
 
 
 def test_a_median_exposure_of_5_is_an_epsilon_of_4_ln_2(run, tmp_path):
     (tmp_path / "r.csv").write_text("rank\n" + "32\n" * 11)
-    _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1024", "--json")
+    _, out, _ = run("audit", "exposure", "--file", tmp_path / "r.csv", "--references", "1024", "--json")
     epsilon = {e["method"]: e["epsilon"] for e in json.loads(out)["results"][0]["estimates"]}
     assert epsilon["median-exposure"] == pytest.approx(2.772589, abs=1e-6)
 
@@ -159,23 +157,22 @@ def test_a_median_exposure_of_5_is_an_epsilon_of_4_ln_2(run, tmp_path):
 def test_calibration_subtracts_the_reference_models_loss(run, tmp_path):
     rows = "loss,reference_loss,canary\n" + "".join(f"{5 + i},{6 + i},1\n{5 + i},{5 + i},0\n" for i in range(30))
     (tmp_path / "c.csv").write_text(rows)
-    _, plain, _ = run("exposure", tmp_path / "c.csv", "--json")
-    _, calibrated, _ = run("exposure", tmp_path / "c.csv", "--calibrate", "--json")
+    _, plain, _ = run("audit", "exposure", "--file", tmp_path / "c.csv", "--json")
+    _, calibrated, _ = run("audit", "exposure", "--file", tmp_path / "c.csv", "--calibrate", "--json")
     before, after = (json.loads(out)["results"][0]["details"]["exposures"] for out in (plain, calibrated))
     assert min(after) > max(before) - 1e-9
 
 
 def test_averaged_ranks_are_refused(run, tmp_path):
     (tmp_path / "r.csv").write_text("rank\n" + "500.5\n" * 100)
-    code, _, err = run("exposure", tmp_path / "r.csv", "--references", "1000")
+    code, _, err = run("audit", "exposure", "--file", tmp_path / "r.csv", "--references", "1000")
     assert code == 2
-    assert "row 2" in err
     assert "500.5" in err
 
 
 def test_a_constant_loss_shows_nothing(run, tmp_path):
     (tmp_path / "l.json").write_text(json.dumps({"canaries": [1.0] * 100, "references": [1.0] * 1000}))
-    _, out, _ = run("exposure", tmp_path / "l.json", "--json")
+    _, out, _ = run("audit", "exposure", "--file", tmp_path / "l.json", "--json")
     assert json.loads(out)["results"][0]["estimates"][0]["lower"] == 0
 
 
@@ -220,7 +217,9 @@ def test_copies_lower_the_exposures_epsilon(run, tmp_path):
     (tmp_path / "r.csv").write_text("rank\n" + "1\n" * 50)
     bounds = []
     for copies in (1, 5):
-        _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1000", "--copies", copies, "--json")
+        _, out, _ = run(
+            "audit", "exposure", "--file", tmp_path / "r.csv", "--references", "1000", "--copies", copies, "--json"
+        )
         bounds.append(json.loads(out)["results"][0]["estimates"][0]["lower"])
     assert bounds[1] == pytest.approx(bounds[0] / 5, rel=1e-6)
 
@@ -245,11 +244,10 @@ BAD = {
     "a,b\n1,2\n": ("estimate", "no column 'score'"),
     "score,member\n1,1\nx,0\n": ("estimate", "row 3"),
     "score,member\n1,1\nnan,0\n": ("estimate", "row 3"),
-    "rank\n1.5\n": ("exposure", "--references"),
     "score,member\n1,1\n2,1\n": ("estimate", "2 members and 0 nonmembers"),
     "": ("estimate", "is empty"),
-    "rank\n0\n": ("exposure", "--references"),
-    "loss,canary\n1,1\n": ("exposure", "1 canaries and 0 references"),
+    "rank\n0\n": ("audit exposure --file", "--references"),
+    "loss,canary\n1,1\n": ("audit exposure --file", "1 canaries and 0 references"),
 }
 
 
@@ -257,7 +255,7 @@ BAD = {
 def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
     command, sentence = BAD[content]
     (tmp_path / "bad.csv").write_text(content)
-    code, out, err = run(command, tmp_path / "bad.csv")
+    code, out, err = run(*command.split(), tmp_path / "bad.csv")
     assert (code, out) == (2, "")
     assert err.startswith("coalmine: ")
     assert sentence in err
@@ -278,7 +276,6 @@ def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
         (["estimate", "x.npz", "--counts", "1,1,1,1"], "give one of"),
         (["estimate", "--counts", "1,1,1,1", "--copies", "2"], "--copies"),
         (["account"], "--noise-multiplier"),
-        (["account", "--local-epsilon", "1", "--sampling", "poisson:0.1"], "--sampling"),
         (["account", "--noise-multiplier", "-1"], "noise_multiplier"),
         (["account", "--noise-multiplier", "1", "--sampling", "poison:0.1"], "poisson"),
         (["account", "--noise-multiplier", "1", "--sampling", "poisson:2"], "in [0, 1]"),
@@ -319,16 +316,12 @@ def test_h_is_help_everywhere(run, command):
         (("chek", "runs"), "check"),
         (("audit", "oneshot"), "one-shot"),
         (("audit", "one-shot", "--max-epsilonn", "4"), "--max-epsilon"),
-        (("audit", "one-shot", "--canarys", "4"), "--set canaries=…"),
-        (("audit", "one-shot", "--noise-multiplier", "4"), "--set noise_multiplier=…"),
     ],
 )
 def test_the_nearest_name_is_suggested(run, arguments, hint):
     code, _, err = run(*arguments)
     assert code == 2
-    assert f"Did you mean {hint}" in " ".join(err.replace("│", " ").split()).replace("'", "").replace('"', "").replace(
-        "the setting ", ""
-    )
+    assert f"Did you mean {hint}" in " ".join(err.replace("│", " ").split()).replace("'", "").replace('"', "")
 
 
 @pytest.mark.parametrize(
@@ -358,7 +351,7 @@ def test_the_completion_script_can_be_shown(run, monkeypatch):
 def test_help_and_version(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("demo", "estimate", "exposure", "account", "sweep", "log"):
+    for command in ("demo", "estimate", "account", "sweep", "log"):
         assert command in out
     lines = run("--version")[1].splitlines()
     assert run("-V")[1].splitlines() == run("version")[1].splitlines() == lines
@@ -397,12 +390,6 @@ def test_a_claim_of_noise_at_delta_0_is_not_said_to_lack_noise(run, golden):
     assert "without noise" not in out
     _, out, _ = run("estimate", golden, "--claim", "noise=0")
     assert "without noise" in out
-
-
-def test_a_misspelled_choice_has_a_suggestion(run):
-    code, _, err = run("log", "somewhere", "--to", "mlfow")
-    assert (code, "Did you mean 'mlflow'?" in " ".join(err.split())) == (2, True)
-    assert "Did you mean" not in run("log", "somewhere", "--to", "paper")[2]
 
 
 @pytest.fixture

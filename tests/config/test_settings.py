@@ -63,11 +63,9 @@ def test_whole_numbers_may_be_written_in_powers_of_ten():
 
     (read,) = settings_from_texts(["canaries=1e4", "several=1e2,3,2.5e1", "either=2E3", "epsilon=1e-2"], Counted)
     assert (read.canaries, read.several, read.either, read.epsilon) == (10_000, (100, 3, 25), 2000, 0.01)
-    for text in ("canaries=1.5e0", "canaries=1e-1", "canaries=inf", "several=1,1.5e0"):
+    wrong = ("canaries=1.5e0", "canaries=1e-1", "canaries=inf", "several=1,1.5e0", "canaries=1e30", "several=1,1e30")
+    for text in wrong:
         with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = .* is wrong"):
-            settings_from_texts([text], Counted)
-    for text in ("canaries=1e30", "canaries=1e999999999", "several=1,1e30"):
-        with pytest.raises(InputError, match="19 digits, got 1e"):
             settings_from_texts([text], Counted)
 
 
@@ -89,7 +87,7 @@ def test_a_setting_given_twice_is_refused():
 def test_training_settings_build_the_training_they_describe():
     (settings,) = settings_from_texts(
         ["partition=iid:30", "clients=20", "rounds=2", "cohort=epochs:1", "clip_norm=adaptive:0.5",
-         "noise_multiplier=1", "weights=size:30", "client.batch_size=all",
+         "noise_multiplier=1", "client.batch_size=all",
          "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
          "model_settings.hidden=16"],
         TrainingSettings,
@@ -105,9 +103,6 @@ def test_training_settings_build_the_training_they_describe():
     ("text", "message"),
     [
         ("clip_norm=big", "clip_norm"),
-        ("weights=fair", "weights"),
-        ("weights=size:x", "weights"),
-        ("weights=size", "cap"),
         ("clip_norm=-1", "-1"),
         ("cohort=half", "cohort"),
         ("cohort=poisson:2", "0, 1"),

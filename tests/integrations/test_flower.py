@@ -140,6 +140,7 @@ def test_more_canary_nodes_than_clients_cause_one_warning():
         train(server_side(CLIENTS + 4), one_shot(canaries=4, design="fixed"))
 
 
+@pytest.mark.slow
 def test_long_canaries_are_clipped_like_any_update():
     short, long = one_shot(), one_shot()
     train(server_side(CLIENTS + 12), short)
@@ -188,7 +189,7 @@ def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
 def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
     local = LocalGrid(client_app(), nodes=CLIENTS)
     ids = [1, 2**63 - 1, 2**63, 2**64 - 100]
-    monkeypatch.setattr(local, "_contexts", dict(zip(ids, local._contexts.values(), strict=True)))
+    monkeypatch.setattr(local, "_nodes", ids)
     audits = [one_shot(), one_shot(participation=Observed(size=16, population=16), seed=3)]
     grid = CanaryGrid(local, audits, clip_norm=CLIP)
     strategy = server_side(CLIENTS + 24)
@@ -250,6 +251,7 @@ def test_hosts_send_the_same_canaries_and_no_vector_travels():
     assert max(sizes) < 120
 
 
+@pytest.mark.slow
 def test_client_side_clipping_tests_canaries_with_the_mods_of_the_app():
     for wrapper, mod in (
         (DifferentialPrivacyClientSideFixedClipping, fixedclipping_mod),

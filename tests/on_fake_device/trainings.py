@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from coalmine import OneShot
 from coalmine.claims import Poisson
@@ -152,14 +151,3 @@ def test_what_is_for_the_cpu_only_says_so():
         training(FAKE, workers=2)
     with pytest.raises(InputError, match=r"device must be one that torch has here.* nonsense"):
         training("nonsense")
-
-
-def test_mixed_precision_trains_in_bfloat16_and_keeps_float32_updates():
-    client = LocalTraining(mixed_precision=True, batch_size=10)
-    mixed, full = training(client=client), training(client=LocalTraining(batch_size=10))
-    assert mixed.kernel == "LeanLoop"
-    for each in (mixed, full):
-        each.run()
-    assert mixed.state.model.dtype == torch.float32
-    apart = float((mixed.state.model - full.state.model).norm() / full.state.model.norm())
-    assert 1e-6 < apart < 0.05  # bfloat16 has 8 bits

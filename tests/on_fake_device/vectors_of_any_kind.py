@@ -17,7 +17,7 @@ from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.protocol import Contribution, checked_contribution
-from coalmine.vector_kind import VectorKind
+from coalmine.vectors import VectorKind
 from fake_device import FAKE
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

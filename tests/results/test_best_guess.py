@@ -6,9 +6,9 @@ import pytest
 from coalmine.claims import Claim, EveryRound
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.results import summary as words
-from coalmine.results.claim_test import ClaimTest, _estimate_exceeds
+from coalmine.results.claim_test import _estimate_exceeds
 from coalmine.results.result import Result
-from coalmine.results.verdict import USER, Verdict
+from coalmine.results.verdict import USER
 from coalmine.stats import Estimate, Scores
 
 
@@ -59,11 +59,6 @@ def test_an_estimate_below_the_bound_is_not_shown():
     assert result([bound, low, high]).best_guess == high
     assert result([bound, low]).best_guess is None
     assert result([low]).best_guess == low
-
-
-def test_a_suspicious_verdict_without_a_best_guess_does_not_say_that_nothing_was_found():
-    text = words.claim_sentence(Claim(epsilon=1.0, delta=1e-5), ClaimTest(verdict=Verdict.SUSPICIOUS), None)
-    assert text.startswith("Suspicious")
 
 
 GAUSSIAN = Claim(noise_multiplier=0.4, sampling=EveryRound(), rounds=1, delta=1e-5)

@@ -328,6 +328,6 @@ def test_tests_and_findings_come_back_from_dictionaries():
     assert "claim" not in test.to_dict()
     assert ClaimTest.from_dict(test.to_dict()) == test
     finding = Finding(check="weights", sentence="They differ.", refutes=False, p_value=1e-4, example="x = 1")
-    assert Finding.from_dict(finding.to_dict()) == finding
+    assert Finding(**finding.to_dict()) == finding
     assert str(finding) == "They differ (p = 0.0001)."
     assert str(Finding(check="weights", sentence="They differ.")) == "They differ."

@@ -6,6 +6,7 @@ import pytest
 from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence
 from coalmine.results import summary as words
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
@@ -111,3 +112,28 @@ def test_a_true_claim_is_rarely_suspicious():
         shift = gaussian_shift(Scores(rng.normal(1, 1, 100), rng.normal(0, 1, 100)), delta=1e-5)
         verdicts.append(by_bound([bound("simultaneous", 0.1), shift], claim).verdict)
     assert verdicts.count(Verdict.SUSPICIOUS) <= 400 * 0.05 + 3.5 * np.sqrt(400 * 0.05 * 0.95)
+
+
+def judged(test, **more):
+    """What a result with this test of its claim says about it."""
+    about = {"method": "m", "view": "v", "unit": USER, "adversary": "a", "score_name": "s", "seed": 0}
+    return words.verdict_sentence(Result(**about, estimates=[], claim=test.claim, claim_test=test, **more))
+
+
+def test_a_claim_without_noise_is_not_compared_with_noise():
+    claim = Claim(epsilon=3.0, delta=1e-5)
+    fine = ClaimTest(verdict=Verdict.NOT_REFUTED, p_value=0.5, confidence=0.95, detectable_noise=0.75, claim=claim)
+    assert "would have detected ε = 4 (80% power)" in judged(fine)
+    assert "noise" not in judged(fine)
+    weak = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, canaries_needed=700, claim=claim)
+    assert "twice this ε could go unnoticed. About 700 inserted canaries" in judged(weak)
+    noisy = Claim(noise_multiplier=1.0, rounds=1, delta=1e-5)
+    hopeless = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, claim=noisy)
+    assert "half the noise could go unnoticed. More canaries alone" in judged(hopeless)
+    for test in (weak, hopeless):
+        assert "more trials" in judged(test, side_names=("canary present", "canary absent"))
+
+
+def test_a_suspicious_verdict_without_a_best_guess_does_not_say_that_nothing_was_found():
+    test = ClaimTest(verdict=Verdict.SUSPICIOUS, claim=Claim(epsilon=1.0, delta=1e-5))
+    assert judged(test).startswith("Suspicious")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coalmine.config import settings as toml
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.runs.settings import RunOptions, RunSettings, read_run, run_from_text
 from coalmine.simulation.settings import TrainingSettings
@@ -88,7 +88,7 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
             r"line 14: .*view: .*finel",
         ),
         ("canaries = 50", "participation = 'x'", r"line 15: .*participation: .*every-round"),
-        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: .*epsilon: .*-2"),
+        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: .*epsilon.*more than 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(old, new, sentence):

@@ -82,7 +82,7 @@ def test_a_grid_has_all_combinations(file, tmp_path):
 def test_several_workers_find_the_same(file, tmp_path):
     values = {"ldp.trials": [100, 200]}
     for workers in (1, 2):
-        coalmine.sweep(file, values, seeds=2, workers=workers, out=tmp_path / str(workers))
+        coalmine.runs.sweep.sweep(file, values, seeds=2, workers=workers, out=tmp_path / str(workers))
     assert results(tmp_path / "1") == results(tmp_path / "2")
     assert len(results(tmp_path / "1")) == 4
 
@@ -90,7 +90,7 @@ def test_several_workers_find_the_same(file, tmp_path):
 @pytest.mark.slow
 def test_a_stopped_sweep_continues_with_what_is_missing(file, tmp_path, monkeypatch):
     values, ran = {"ldp.trials": [100, 200, 300]}, []
-    whole = coalmine.sweep(file, values, out=tmp_path / "whole")
+    whole = coalmine.runs.sweep.sweep(file, values, out=tmp_path / "whole")
     real = sweep.run
 
     def stopping(settings, out):
@@ -101,21 +101,21 @@ def test_a_stopped_sweep_continues_with_what_is_missing(file, tmp_path, monkeypa
 
     monkeypatch.setattr(sweep, "run", stopping)
     with pytest.raises(KeyboardInterrupt):
-        coalmine.sweep(file, values, out=tmp_path / "stopped")
+        coalmine.runs.sweep.sweep(file, values, out=tmp_path / "stopped")
     finished = (tmp_path / "stopped" / "trials=100" / "parts" / "ldp.json").stat().st_mtime_ns
     monkeypatch.setattr(sweep, "run", real)
-    again = coalmine.sweep(file, values, out=tmp_path / "stopped")
+    again = coalmine.runs.sweep.sweep(file, values, out=tmp_path / "stopped")
     assert (tmp_path / "stopped" / "trials=100" / "parts" / "ldp.json").stat().st_mtime_ns == finished
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
     assert str(again) == str(whole)
-    more = coalmine.sweep(file, {"ldp.trials": [100, 200, 300, 400]}, out=tmp_path / "stopped")
+    more = coalmine.runs.sweep.sweep(file, {"ldp.trials": [100, 200, 300, 400]}, out=tmp_path / "stopped")
     assert [row.point["ldp.trials"] for row in more.rows] == ["100", "200", "300", "400"]
 
 
 def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
     file = tmp_path / "audit.toml"
     file.write_text(TRAINING)
-    swept = coalmine.sweep(file, {"training.noise_multiplier": [2, 20]}, seeds=2, out=tmp_path / "swept")
+    swept = coalmine.runs.sweep.sweep(file, {"training.noise_multiplier": [2, 20]}, seeds=2, out=tmp_path / "swept")
     chart = swept.plot().to_dict()
     tables = [layer["data"]["values"] for layer in chart["layer"] if "data" in layer]
     claims = next(table for table in tables if table and "claim" in table[0])
@@ -153,13 +153,13 @@ def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
         ((), "nothing to sweep"),
         (("--set", "ldp.epsilon=1"), "nothing to sweep"),
         (("--set", "ldp.epsilon"), "table.key=A,B"),
-        (("--set", "ldp.epsilon=1,1"), "listed twice"),
-        (("--set", "ldp.epsilon=1,,2"), "needs values"),
+        (("--set", "ldp.epsilon=1,1"), "different values"),
+        (("--set", "ldp.epsilon=1,,2"), "different values"),
         (("--set", "ldp.epsilon=1,2", "--set", "ldp.epsilon=3"), "set twice"),
         (("--set", "ldp.epsilon=1,x"), "epsilon = 'x'"),
         (("--set", "ldp.epsilo=1,2"), '"epsilon"'),
         (("--set", "epsilon=1,2"), "ldp.epsilon"),
-        (("--set", "ldp.seed=1,2", "--seeds", "2"), "use one of them"),
+        (("--set", "ldp.seed=1,2", "--seeds", "2"), "set twice"),
         (("--seeds", "0"), "--seeds"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_failing_run_is_named(file, tmp_path):
     (swept / "trials=200" / "result.json").write_text("{}")
     for workers in (1, 2):
         with pytest.raises(InputError, match=r"trials=200: .*result\.json"):
-            coalmine.sweep(file, {"ldp.trials": [100, 200]}, workers=workers, out=swept)
+            coalmine.runs.sweep.sweep(file, {"ldp.trials": [100, 200]}, workers=workers, out=swept)
 
 
 def test_values_are_separated_by_commas():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coalmine.claims import FixedSize, Poisson
+from coalmine.claims import FixedSize, Poisson, Scheduled
 from coalmine.errors import InputError
 from coalmine.protocol import Audit, View
 from coalmine.seeds import generator
@@ -18,7 +18,6 @@ from coalmine.simulation import (
     LocalTraining,
     Mechanism,
     Training,
-    WeightsBySize,
     flat,
 )
 from coalmine.simulation.kernels.layerwise import Layerwise
@@ -32,14 +31,13 @@ from federations import federation, mlp, parts
     rate=st.floats(1e-3, 1e3),
     kernel=st.sampled_from([LeanLoop, Layerwise, Stacked]),
     seed=st.integers(0, 1000),
-    weight=st.floats(0.01, 1.0),
 )
-def test_one_clients_part_of_the_sum_never_exceeds_the_clip_norm(clip_norm, rate, kernel, seed, weight):
+def test_one_clients_part_of_the_sum_never_exceeds_the_clip_norm(clip_norm, rate, kernel, seed):
     data = federation([4], seed=seed)
     built = kernel(mlp(seed=seed), data.task, LocalTraining(optimizer=SGD(learning_rate=rate)))
     weights = flat.parameter_vector(mlp(seed=seed))
-    clipped = built.clipped_sum(weights, parts(data, [weight]), clip_norm, torch.empty_like(weights))
-    assert float(clipped.total.double().norm()) <= clip_norm * weight
+    clipped = built.clipped_sum(weights, parts(data), clip_norm, torch.empty_like(weights))
+    assert float(clipped.total.double().norm()) <= clip_norm
 
 
 @given(
@@ -147,29 +145,15 @@ def test_the_noise_on_counts_is_paid_for_by_the_noise_on_updates():
         Mechanism(clipping=AdaptiveClipping(initial=1.0, count_noise=2.0), noise_multiplier=4.0).update_noise(100)
 
 
-def test_weights_by_size_never_exceed_one():
-    np.testing.assert_allclose(WeightsBySize(10).weights(np.array([5, 10, 40])), [0.5, 1, 1])
-    np.testing.assert_allclose(WeightsBySize().weights(np.array([5, 10, 40])), [0.125, 0.25, 1])
-
-
-def test_without_noise_the_update_is_the_weighted_mean_of_those_who_came():
-    data = federation([2, 6, 4])
-    for weighting, weights in [(WeightsBySize(), [2, 6, 4]), (WeightsBySize(5), [2, 5, 4])]:
-        watcher = Watcher(View("update"))
-        training = Training(
-            model=mlp(),
-            data=data,
-            rounds=1,
-            sampling=Poisson(1.0),
-            mechanism=Mechanism(weighting=weighting),
-            audits=[watcher],
-        )
-        training.run()
-        kernel = LeanLoop(mlp(), data.task, LocalTraining())
-        start = flat.parameter_vector(mlp())
-        each = [kernel.clipped_sum(start, [part], math.inf, torch.empty_like(start)).total for part in parts(data)]
-        expected = sum(w * u for w, u in zip(weights, each, strict=True)) / sum(weights)
-        torch.testing.assert_close(torch.from_numpy(watcher.seen[0].vector.copy()), expected, rtol=1e-4, atol=1e-7)
+def test_without_noise_the_update_is_the_mean_of_those_who_came():
+    data, watcher = federation([2, 6, 4]), Watcher(View("update"))
+    cohorts = Scheduled([[0, 2]])
+    Training(model=mlp(), data=data, rounds=1, sampling=cohorts, audits=[watcher]).run()
+    kernel = LeanLoop(mlp(), data.task, LocalTraining())
+    start = flat.parameter_vector(mlp())
+    each = [kernel.clipped_sum(start, [part], math.inf, torch.empty_like(start)).total for part in parts(data)]
+    released = torch.from_numpy(watcher.seen[0].vector.copy())
+    torch.testing.assert_close(released, (each[0] + each[2]) / 2, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("norm", [0, -1.0, math.nan, math.inf])
@@ -178,11 +162,9 @@ def test_a_clip_norm_must_be_positive(norm):
         FixedClipping(norm)
 
 
-def test_noise_without_clipping_and_private_weights_without_cap_raise():
+def test_noise_without_clipping_or_below_zero_raises():
     with pytest.raises(InputError, match=r"noise_multiplier is 1.0.*clip norm"):
         Mechanism(noise_multiplier=1.0)
-    with pytest.raises(InputError, match="WeightsBySize needs a cap"):
-        Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0, weighting=WeightsBySize())
     with pytest.raises(InputError, match="noise_multiplier must be 0 or more, got -1"):
         Mechanism(clipping=FixedClipping(1.0), noise_multiplier=-1)
 

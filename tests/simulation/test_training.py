@@ -24,7 +24,6 @@ from coalmine.simulation import (
     LocalTraining,
     Mechanism,
     Training,
-    WeightsBySize,
     evaluate,
     flat,
     workers,
@@ -235,7 +234,7 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
 @pytest.mark.parametrize("cohorts", [Poisson(0.6), FixedSize(6), Scheduled([[0, 3, 5]] * 2)])
 def test_frozen_rounds_compute_every_client_once_and_release_the_same(cohorts, monkeypatch):
     kernel = KERNELS["Layerwise"]["client"]  # no batches, whose order frozen rounds would draw once
-    mechanism = Mechanism(noise_multiplier=0, weighting=WeightsBySize(8))
+    mechanism = Mechanism(noise_multiplier=0)
 
     def released(**changes):
         spy = Spy(frozen=30)
@@ -695,15 +694,6 @@ def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
     torch.manual_seed(seed)
     run = training(model=model, data=data, test=None, client=LocalTraining())
     assert run.kernel == "LeanLoop"
-
-
-def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
-    small, large = Spy(View("update")), Spy(View("update"))
-    mechanism = Mechanism(clipping=FixedClipping(1e-6), noise_multiplier=1.0, weighting=WeightsBySize(50))
-    for spy, size in ((small, 1), (large, 50)):
-        data = federation([size, 5, 5, 5])
-        training(data=data, test=None, rounds=1, sampling=Poisson(1.0), mechanism=mechanism, audits=[spy]).run()
-    np.testing.assert_allclose(np.std(small.seen[0].vector), np.std(large.seen[0].vector), rtol=0.05)
 
 
 def test_a_central_training_of_many_tensors_resumes(tmp_path):

@@ -22,7 +22,7 @@ from coalmine.stats import (
     one_run_from_guesses,
 )
 from coalmine.stats.claim_tests import ClaimTests, RankSum, even_ranks, known_null_power, uniform_order_statistics
-from coalmine.stats.exposure import OrderStatistic, RandomGuessing, low_fpr_epsilon
+from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
 from coalmine.stats.one_run import guess_power, planned_tests
 from coalmine.stats.sequential import as_estimates
@@ -192,15 +192,10 @@ def test_copies_at_far_tails_are_those_of_the_composed_curve():
         np.testing.assert_allclose(GroupCurve(GaussianDP(0.8), copies).tpr_at_tails(log_fpr, log_tnr), expected)
 
 
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_intervals_of_order_statistics_have_equal_tails(confidence):
-    order = OrderStatistic(references=50, canaries=5, position=2)
-    tail = (1 - confidence) / 2
-    assert order.interval(confidence) == (order.quantile(tail), order.quantile(1 - tail))
-    assert order.interval() == order.interval(0.95)
-    low, high = OrderStatistic(references=math.inf, canaries=1, position=1).interval(confidence)
-    # An exposure among infinitely many references is exponential, in bits.
-    assert (low, high) == pytest.approx((-math.log2(1 - tail), -math.log2(tail)), rel=1e-9)
+def test_exposure_among_infinitely_many_references_is_exponential_in_bits():
+    chance = RandomGuessing(math.inf)
+    for p in (0.025, 0.5, 0.9):
+        assert chance.quantile(p) == pytest.approx(-math.log2(1 - p), rel=1e-9)
 
 
 def test_bounds_become_estimates_where_the_number_of_trials_was_not_fixed():
@@ -250,9 +245,11 @@ def test_other_names_of_nulls_are_refused(text):
 def test_intervals_of_medians_reach_from_the_lower_to_the_upper_middle(canaries, confidence):
     baseline, tail = RandomGuessing(references=200, canaries=canaries), (1 - confidence) / 2
     # From the most exposed down, the middle positions of 4 are 2 and 3, and that of 5 is 3.
-    upper, lower = (baseline.order_statistic(position) for position in ((2, 3) if canaries == 4 else (3, 3)))
-    assert baseline.sample_median_interval(confidence) == (lower.quantile(tail), upper.quantile(1 - tail))
-    assert baseline.sample_median_mean() == pytest.approx((lower.mean() + upper.mean()) / 2, rel=1e-12)
+    upper, lower = (2, 3) if canaries == 4 else (3, 3)
+    tail = (1 - confidence) / 2
+    interval = baseline.quantile(tail, lower), baseline.quantile(1 - tail, upper)
+    assert baseline.sample_median_interval(confidence) == interval
+    assert baseline.sample_median_mean() == pytest.approx((baseline.mean(upper) + baseline.mean(lower)) / 2, rel=1e-12)
 
 
 def test_estimates_carry_the_names_of_their_methods():

@@ -269,7 +269,7 @@ def few_draws(monkeypatch):
 @pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("name", CASES)
 def test_a_true_claim_is_rarely_refuted(name):
-    """300 audits of unequal sizes: 5% and 3.5 standard errors are 9.4%; benchmarks/power.py has more."""
+    """300 audits of unequal sizes: 5% and 3.5 standard errors are 9.4%; benchmarks/bounds.py has more."""
     claim, members, nonmembers = CASES[name]
     rng = np.random.default_rng(5)
     refuted = [ClaimTests(Scores(members(rng, 40), nonmembers(rng, 25))).p_value(claim) <= 0.05 for _ in range(300)]

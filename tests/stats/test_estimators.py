@@ -10,15 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 import coalmine as cm
 from coalmine.errors import InputError
-from coalmine.stats import (
-    CAVEATS,
-    METHODS,
-    CosineNull,
-    NormalNull,
-    Scores,
-    best_threshold,
-    moments,
-)
+from coalmine.stats import CAVEATS, METHODS, CosineNull, NormalNull, Scores, best_threshold
+from coalmine.stats.gaussian import moments
 
 
 def sample(n=300, mu=1.0, seed=0):
@@ -166,6 +159,6 @@ def test_estimates_are_json_ready():
 
 def test_an_estimate_cannot_be_valid_without_a_bound_nor_hold_nan():
     with pytest.raises(ValueError, match="valid bound"):
-        cm.Estimate("x", 1.0, valid=True)
+        cm.stats.Estimate("x", 1.0, valid=True)
     with pytest.raises(ValueError, match="at least 0"):
-        cm.Estimate("x", math.nan)
+        cm.stats.Estimate("x", math.nan)

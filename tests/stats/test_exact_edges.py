@@ -18,7 +18,7 @@ from coalmine.stats import (
 )
 from coalmine.stats.claim_tests import RankSum
 from coalmine.stats.epsilon import largest
-from coalmine.stats.exposure import OrderStatistic, SkewNormal, per_copy_epsilon
+from coalmine.stats.exposure import RandomGuessing, SkewNormal
 from coalmine.stats.guess_tests import TrialGuesses
 from coalmine.stats.joint_boundary import _RATIO, JointBoundary
 from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
@@ -103,14 +103,14 @@ def test_quantiles_of_exposures_are_the_least_that_reach_their_probability(refer
         for k in range(references + 1)
     ]
     chances = [Fraction(way, math.comb(references + canaries, canaries)) for way in ways]
-    law = OrderStatistic(references=references, canaries=canaries, position=position)
+    law = RandomGuessing(references, canaries)
     for ahead in range(references + 1):
         # An exposure of at most log2(references) − log2(1 + ahead) means at least so many ahead.
         reached = sum(chances[ahead:])
         for probability, rank in ((reached, ahead), (reached - Fraction(1, 10**6), ahead)):
             expected = math.log2(references) - math.log2(1 + rank)
             if 0 < probability < 1:
-                assert law.quantile(float(probability)) == pytest.approx(expected, abs=1e-12)
+                assert law.quantile(float(probability), position) == pytest.approx(expected, abs=1e-12)
 
 
 def test_all_trials_are_certain_to_be_at_most_all():
@@ -144,12 +144,6 @@ def test_trials_need_one_boolean_for_each_score(coins, shape):
 def test_profiles_fall_and_begin_at_zero_or_later(epsilons, deltas):
     with pytest.raises(ValueError, match="privacy profile"):
         PrivacyProfile(np.array(epsilons), np.array(deltas))
-
-
-@pytest.mark.parametrize("epsilon", [math.inf, math.nan, -0.1])
-def test_an_epsilon_per_copy_is_finite(epsilon):
-    with pytest.raises(InputError):
-        per_copy_epsilon(epsilon, 2)
 
 
 def test_bounds_have_ten_stricter_values_and_lose_their_validity_with_a_reason():

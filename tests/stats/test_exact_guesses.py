@@ -20,8 +20,8 @@ from coalmine.stats.guess_tests import (
 from coalmine.stats.joint_boundary import JointBoundary
 from coalmine.stats.one_run import (
     Guesses,
+    GuessTests,
     guess_power,
-    guesses_p_value,
     most_powerful_guesses,
     planned_tests,
     right_guesses_needed,
@@ -117,7 +117,7 @@ def test_power_is_the_tail_at_the_first_number_that_rejects_at_nine_tenths_of_th
     claim, canaries, guesses
 ):
     for alpha in (0.2, 0.05):
-        p_values = [guesses_p_value(Guesses(canaries, guesses, right), claim) for right in range(guesses + 1)]
+        p_values = GuessTests(np.zeros(1), [Guesses(canaries, guesses, v) for v in range(guesses + 1)]).p_values(claim)
         needed = next((right for right, p in enumerate(p_values) if p <= 0.9 * alpha), guesses + 1)
         assert right_guesses_needed(canaries, guesses, claim, 0.9 * alpha) == needed
         truth = ApproximateDP(4.0, 0.01)

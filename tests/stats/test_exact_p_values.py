@@ -7,8 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, one_run_p_value, refutes
+from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, p_value
 from coalmine.stats.joint_boundary import JointBoundary, crossing_probability, first_crossings
+from coalmine.stats.one_run import one_run_p_value
 from coalmine.stats.rank_tests import (
     TwoTails,
     both_tails,
@@ -17,6 +18,13 @@ from coalmine.stats.rank_tests import (
     threshold_tests,
 )
 from coalmine.stats.tradeoff import BetaPair
+
+
+def refutes(scores, epsilon, *, delta=0.0, confidence=0.95, design="fixed"):
+    """Whether the scores refute (ε, δ)-DP."""
+    claim = ApproximateDP(epsilon, delta)
+    return p_value(scores, claim, design=design, confidence=confidence) <= 1 - confidence
+
 
 # Odds e^ε and δ as fractions, so that probabilities are exact.
 CLAIMS = [(1, Fraction(0)), (3, Fraction(0)), (1, Fraction(1, 10)), (3, Fraction(1, 20)), (9, Fraction(1, 4))]

@@ -72,20 +72,19 @@ def test_the_largest_value_is_exact_to_ten_digits_down_to_a_thousandth(edge):
     assert edge - 1.1e-10 * max(edge, 1e-3) <= largest(lambda x: x - edge) <= edge
 
 
-@pytest.mark.parametrize("near", [None, 1e-3, 1.0, 4.9999, 5.0001, 700.0])
 @pytest.mark.parametrize(
     "margin", [lambda x: x - 5.0, lambda x: x**3 - 125, lambda x: -math.inf if x <= 5 else math.inf]
 )
-def test_a_guess_saves_evaluations_and_does_not_change_the_result(margin, near):
+def test_the_search_takes_few_evaluations_and_rounds_down(margin):
     asked = []
 
     def counted(x):
         asked.append(x)
         return margin(x)
 
-    assert largest(counted, near=near) == largest(margin)
+    assert largest(counted) == pytest.approx(5, rel=1e-10)
     assert margin(largest(margin)) <= 0
-    assert len(asked) < 50
+    assert len(asked) < (50 if math.isinf(margin(1.0)) else 20)
 
 
 def test_a_margin_that_is_flat_takes_no_longer_than_halving():

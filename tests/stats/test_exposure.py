@@ -20,8 +20,6 @@ from coalmine.stats.exposure import (
     exposure,
     extrapolated_exposure,
     low_fpr_epsilon,
-    per_copy_epsilon,
-    random_quantile,
     ranks,
     scores_from_ranks,
 )
@@ -172,7 +170,7 @@ def test_epsilon_of_a_median_exposure() -> None:
 
 @given(probabilities)
 def test_random_guessing_suggests_no_epsilon_at_any_quantile(quantile: float) -> None:
-    assert epsilon_from_exposure(random_quantile(math.inf, quantile), quantile) == pytest.approx(0, abs=1e-12)
+    assert epsilon_from_exposure(RandomGuessing(math.inf).quantile(quantile), quantile) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +178,6 @@ def test_random_guessing_suggests_no_epsilon_at_any_quantile(quantile: float) ->
     [
         (lambda: epsilon_from_exposure(math.nan), "exposure .* got nan"),
         (lambda: epsilon_from_exposure(2, 1), "quantile .* got 1"),
-        (lambda: per_copy_epsilon(-1, 2), "epsilon .* got -1"),
-        (lambda: per_copy_epsilon(math.inf, 2), "epsilon .* got inf"),
-        (lambda: per_copy_epsilon(1, 0), "copies .* got 0"),
         (lambda: group_parameters(1, 1.5, 2), "delta .* got 1.5"),
         (lambda: group_parameters(1, 0.1, 2.5), "copies .* got 2.5"),
     ],
@@ -224,7 +219,6 @@ def test_a_false_positive_rate_below_one_reference_raises(fpr: float, message: s
 
 
 def test_pure_epsilon_is_shared_among_the_copies() -> None:
-    assert per_copy_epsilon(6, 3) == 2
     assert group_parameters(2, 0, 3) == (6, 0)
 
 

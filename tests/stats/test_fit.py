@@ -14,8 +14,8 @@ from coalmine.stats import (
     gaussian_fit,
     gaussian_shift,
     sigma_gaussian,
-    threshold_epsilon,
 )
+from coalmine.stats.gaussian import threshold_epsilon
 
 
 def cosines_of_vectors(dim, canaries, sigma, rng):

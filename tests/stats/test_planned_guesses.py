@@ -13,8 +13,8 @@ from coalmine.stats import Scores
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import (
     Guesses,
+    GuessTests,
     guess_power,
-    guesses_p_value,
     most_powerful_guesses,
     one_run_curve_p_value,
     planned_tests,
@@ -75,7 +75,9 @@ def test_no_mechanism_exceeds_the_p_value_and_one_reaches_it_if_all_guesses_are_
 def test_the_needed_number_is_the_first_that_rejects(claim):
     for canaries, guesses in ((400, 60), (60, 50)):
         needed = right_guesses_needed(canaries, guesses, claim, 0.02)
-        p_values = [guesses_p_value(Guesses(canaries, guesses, v), claim) for v in (needed - 1, needed)]
+        p_values = GuessTests(np.zeros(1), [Guesses(canaries, guesses, v) for v in (needed - 1, needed)]).p_values(
+            claim
+        )
         assert p_values[1] <= 0.02 * 1.0051
         assert p_values[0] > 0.02
     assert right_guesses_needed(20, 16, GaussianDP(6.0), 0.02) == 17

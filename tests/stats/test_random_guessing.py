@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.stats.exposure import OrderStatistic, RandomGuessing, exposure, random_mean, random_quantile, ranks
+from coalmine.stats.exposure import RandomGuessing, exposure, ranks
 
 counts = st.integers(1, 300)
 probabilities = st.floats(0.001, 0.999)
@@ -29,20 +29,20 @@ def test_random_guessing_has_its_known_mean_median_and_quartile(
     n: float, mean: float, median: float, upper_quartile: float
 ) -> None:
     baseline = RandomGuessing(n)
-    assert baseline.mean() == random_mean(n) == pytest.approx(mean, abs=5e-7)
-    assert baseline.median() == random_quantile(n, 0.5) == pytest.approx(median, abs=5e-7)
+    assert baseline.mean() == pytest.approx(mean, abs=5e-7)
+    assert baseline.median() == pytest.approx(median, abs=5e-7)
     assert baseline.quantile(0.75) == pytest.approx(upper_quartile, abs=5e-7)
 
 
 @given(counts)
 def test_random_mean_is_the_average_over_all_ranks(n: int) -> None:
-    assert random_mean(n) == pytest.approx(np.mean(exposure(np.arange(1, n + 2), n)), rel=1e-12, abs=1e-13)
+    assert RandomGuessing(n).mean() == pytest.approx(np.mean(exposure(np.arange(1, n + 2), n)), rel=1e-12, abs=1e-13)
 
 
 @given(counts, probabilities)
 def test_random_quantile_is_the_least_exposure_that_is_probable_enough(n: int, p: float) -> None:
     all_exposures = exposure(np.arange(1, n + 2), n)
-    quantile = random_quantile(n, p)
+    quantile = RandomGuessing(n).quantile(p)
     assert np.mean(all_exposures <= quantile) >= p
     assert np.mean(all_exposures < quantile) < p
 
@@ -51,15 +51,14 @@ def test_random_quantile_is_the_least_exposure_that_is_probable_enough(n: int, p
 def test_random_quantile_takes_a_probability_that_is_met_exactly(n: int) -> None:
     for k in range(1, n + 1):
         expected = math.log2(n) - math.log2(n + 2 - k)
-        assert random_quantile(n, k / (n + 1)) == expected
-        assert OrderStatistic(references=n, canaries=1, position=1).quantile(k / (n + 1)) == expected
+        assert RandomGuessing(n).quantile(k / (n + 1)) == expected
+        assert RandomGuessing(n, 1).quantile(k / (n + 1), position=1) == expected
 
 
 @pytest.mark.parametrize("probability", [0, 1, -0.1, math.nan])
 def test_a_quantile_needs_a_probability_inside_the_unit_interval(probability: float) -> None:
-    for quantile in (RandomGuessing(10).quantile, RandomGuessing(10, 3).order_statistic(2).quantile):
-        with pytest.raises(InputError, match=f"probability .* got {probability}"):
-            quantile(probability)
+    with pytest.raises(InputError, match=f"probability .* got {probability}"):
+        RandomGuessing(10).quantile(probability)
 
 
 # Several canaries
@@ -76,11 +75,11 @@ def orderings(n: int, m: int) -> np.ndarray:
 def test_order_statistics_match_every_ordering(n: int, m: int) -> None:
     every = orderings(n, m)
     for position in range(1, m + 1):
-        law = RandomGuessing(n, m).order_statistic(position)
+        law = RandomGuessing(n, m)
         column = every[:, position - 1]
-        assert law.mean() == pytest.approx(column.mean(), abs=1e-12)
+        assert law.mean(position) == pytest.approx(column.mean(), abs=1e-12)
         for p in (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999):
-            quantile = law.quantile(p)
+            quantile = law.quantile(p, position)
             assert np.mean(column <= quantile + 1e-12) >= p - 1e-12
             assert np.mean(column < quantile - 1e-12) < p
 
@@ -116,35 +115,35 @@ def test_simulated_most_exposed_canary_falls_where_the_baseline_says() -> None:
     # Five standard errors of 20,000 trials: a false alarm in fewer than 1e-6.
     rng = np.random.default_rng(43)
     top = np.array([exposure(ranks(rng.random(20), rng.random(50)), 50).max() for _ in range(20_000)])
-    law = RandomGuessing(50, 20).order_statistic(1)
-    assert top.mean() == pytest.approx(law.mean(), abs=5 * top.std() / math.sqrt(top.size))
+    law = RandomGuessing(50, 20)
+    assert top.mean() == pytest.approx(law.mean(position=1), abs=5 * top.std() / math.sqrt(top.size))
 
 
 @given(counts, st.integers(1, 12), st.data())
 def test_averaging_over_positions_gives_back_the_mean_of_one_canary(n: int, m: int, data: st.DataObject) -> None:
     references = data.draw(st.sampled_from([float(n), math.inf]))
     baseline = RandomGuessing(references, m)
-    means = [baseline.order_statistic(position).mean() for position in range(1, m + 1)]
+    means = [baseline.mean(position) for position in range(1, m + 1)]
     assert np.mean(means) == pytest.approx(baseline.mean(), abs=1e-11)
     assert all(np.diff(means) < 0)
 
 
 @pytest.mark.parametrize("position", [1, 3, 7])
 def test_many_references_approach_infinitely_many(position: int) -> None:
-    many, limit = (RandomGuessing(n, 7).order_statistic(position) for n in (300_000, math.inf))
-    assert many.mean() == pytest.approx(limit.mean(), abs=5e-4)
+    many, limit = (RandomGuessing(n, 7) for n in (300_000, math.inf))
+    assert many.mean(position) == pytest.approx(limit.mean(position), abs=5e-4)
     for p in (0.025, 0.5, 0.975):
-        assert many.quantile(p) == pytest.approx(limit.quantile(p), abs=2e-3)
+        assert many.quantile(p, position) == pytest.approx(limit.quantile(p, position), abs=2e-3)
 
 
 def test_far_quantiles_are_summed_from_their_own_tail() -> None:
     # That even the most exposed canary has k references ahead means that the first k of all are references.
     n, m = 10_000, 1000
-    ahead = round(n / 2 ** RandomGuessing(n, m).order_statistic(1).quantile(1e-30)) - 1
+    ahead = round(n / 2 ** RandomGuessing(n, m).quantile(1e-30, 1)) - 1
     chances = np.cumprod([(n - i) / (n + m - i) for i in range(ahead + 1)])
     assert chances[ahead] < 1e-30 <= chances[ahead - 1]
     # The least exposed canary has k or fewer ahead where the last n - k of all are references.
-    ahead = round(n / 2 ** RandomGuessing(n, m).order_statistic(m).quantile(1 - 2**-50)) - 1
+    ahead = round(n / 2 ** RandomGuessing(n, m).quantile(1 - 2**-50, m)) - 1
     assert chances[n - ahead] <= 2**-50 < chances[n - ahead - 1]
 
 
@@ -155,8 +154,8 @@ def test_far_quantiles_are_summed_from_their_own_tail() -> None:
         (lambda: RandomGuessing(math.nan), "references .* got nan"),
         (lambda: RandomGuessing(-math.inf), "references .* got -inf"),
         (lambda: RandomGuessing(10, 0), "canaries .* got 0"),
-        (lambda: RandomGuessing(10, 3).order_statistic(4), "position .* 3 .* got 4"),
-        (lambda: RandomGuessing(10, 3).order_statistic(0), "position .* got 0"),
+        (lambda: RandomGuessing(10, 3).mean(4), "position .* 3 .* got 4"),
+        (lambda: RandomGuessing(10, 3).mean(0), "position .* got 0"),
         (lambda: RandomGuessing(10, 3).sample_median_interval(1.0), "confidence .* got 1.0"),
     ],
 )

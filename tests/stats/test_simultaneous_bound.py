@@ -23,7 +23,6 @@ from coalmine.stats import (
     gdp,
     one_run_fdp,
     p_value,
-    refutes,
     simultaneous,
     split,
 )
@@ -43,6 +42,13 @@ from coalmine.stats.rank_tests import (
 from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import BetaPair
 from mechanisms import gaussian, laplace, randomized_response
+
+
+def refutes(scores, epsilon, *, delta=0.0, confidence=0.95, design="fixed"):
+    """Whether the scores refute (ε, δ)-DP."""
+    claim = ApproximateDP(epsilon, delta)
+    return p_value(scores, claim, design=design, confidence=confidence) <= 1 - confidence
+
 
 CURVES = [ApproximateDP(0.7, 0.05), ApproximateDP(3.0, 1e-3), ApproximateDP(0.0, 0.0), GaussianDP(1.2)]
 

@@ -18,8 +18,8 @@ from coalmine.stats import (
     one_run_fdp,
     one_run_fdp_from_guesses,
     one_run_from_guesses,
-    one_run_p_value,
 )
+from coalmine.stats.one_run import one_run_p_value
 from mechanisms import randomized_response
 
 

@@ -74,13 +74,6 @@ def test_the_mirrored_distribution_has_the_other_tail(shape: float, z: float) ->
     assert both == pytest.approx(1, abs=1e-13)
 
 
-def test_a_distribution_without_scale_raises() -> None:
-    with pytest.raises(InputError, match=r"scale .* got 0"):
-        SkewNormal(0, 0, 1)
-    with pytest.raises(InputError, match=r"shape .* got inf"):
-        SkewNormal(0, 1, math.inf)
-
-
 # The fit
 
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import CosineNull, OrthogonalCosineNull, Scores, refutes
+from coalmine.stats import ApproximateDP, CosineNull, OrthogonalCosineNull, Scores, p_value
 from coalmine.stats.nulls import symmetry_p_value
+
+
+def refutes(scores, epsilon, *, delta=0.0, confidence=0.95, design="fixed"):
+    """Whether the scores refute (ε, δ)-DP."""
+    claim = ApproximateDP(epsilon, delta)
+    return p_value(scores, claim, design=design, confidence=confidence) <= 1 - confidence
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from coalmine.methods.canife.canaries import CanaryMaker, CraftedUpdates, GivenU
 from coalmine.methods.canife.design import DesignSettings, LossName
 from coalmine.methods.canife.designed_canaries import ScoreName, Start
 from coalmine.methods.canife.epsilon import Period
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.pool import MockClients, Pool, updates
 from coalmine.methods.canife.samples import DesignOutcome, design_samples
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
@@ -39,7 +39,7 @@ DELTA = 1e-5
 def design_pool(target: Frozen, size: int) -> Pool:
     """Return the updates of the first ``size`` mock clients."""
     mock = target.mock.subset(range(size))
-    return pool_updates(target.model, mock, target.client, target.clip_norm, clients=target.clients)
+    return MockClients(target.model, mock, target.client, clients=target.clients).pool(target.clip_norm)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,13 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from coalmine.claims import Poisson
 from coalmine.methods.canife.pool import updates
 from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation.client import Optimizer
 from coalmine.simulation.data import FederatedData, Splits, load
-from coalmine.simulation.optimizers import Optimizer
-from coalmine.simulation.workers import one_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +79,7 @@ class Frozen:
     @cached_property
     def updates(self) -> Tensor:
         """The clipped update of each client, ``(clients, d)``."""
-        with one_thread():  # once, not for each client
-            clipped = updates(self.model, self.clients, self.client, self.clip_norm)
-            return torch.stack([update.clone() for update in clipped])
+        return updates(self.model, self.clients, self.client, self.clip_norm)
 
 
 def frozen(scene: Scene) -> Frozen:

@@ -18,12 +18,10 @@ from coalmine.arrays import Floats
 from coalmine.stats import Scores, simultaneous
 from coalmine.stats.exposure import (
     LN2,
+    RandomGuessing,
     epsilon_from_exposure,
     exposure,
     low_fpr_epsilon,
-    per_copy_epsilon,
-    random_mean,
-    random_quantile,
     ranks,
 )
 from coalmine_reproductions.cells import Number
@@ -98,7 +96,8 @@ def baselines(context: Context) -> ReproducedTable:
     numbers: dict[str, list[float]] = {}
     for name, cell in cells.items():
         n, found = cell.references, parts[name]
-        exact = {"mean": random_mean(n), "median": random_quantile(n, 0.5), "p75": random_quantile(n, 0.75)}
+        chance = RandomGuessing(n)
+        exact = {"mean": chance.mean(), "median": chance.median(), "p75": chance.quantile(0.75)}
         row = [f"{n:,}", Number(math.log2(n), ".2f"), Number(math.log2(n / (1 + n / 2)), ".3f")]
         for statistic, value in exact.items():
             row += [f"{value:.3f}", Number(found[statistic], ".3f")]
@@ -123,9 +122,9 @@ def _draw_baselines() -> dict[str, object]:
         {"references": n, "exposure": value, "statistic": statistic}
         for n in np.unique(np.geomspace(10, 100_000, 60).astype(int)).tolist()
         for statistic, value in (
-            ("mean", random_mean(n)),
-            ("median", random_quantile(n, 0.5)),
-            ("75th percentile", random_quantile(n, 0.75)),
+            ("mean", RandomGuessing(n).mean()),
+            ("median", RandomGuessing(n).median()),
+            ("75th percentile", RandomGuessing(n).quantile(0.75)),
         )
     ]
     return {"exposure-baselines": _baseline_curves(rows)}
@@ -170,7 +169,7 @@ def _audit(canaries: Floats, references: Floats, copies: int) -> tuple[float, fl
         low_fpr_epsilon(drawn, references.size, FPR).epsilon,
     )
     bound = simultaneous(Scores(-canaries, -references), copies=copies).epsilon
-    first, second, third = (per_copy_epsilon(value, copies) for value in estimates)
+    first, second, third = (value / copies for value in estimates)
     return float(median), first, second, third, bound
 
 

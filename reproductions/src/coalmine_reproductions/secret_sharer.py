@@ -32,8 +32,8 @@ from coalmine.simulation import (
     Training,
     models,
 )
+from coalmine.simulation.client import Optimizer
 from coalmine.simulation.data import Splits, load
-from coalmine.simulation.optimizers import Optimizer
 from coalmine_reproductions import secret_sharer_claims
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim

@@ -1,36 +1,44 @@
-"""What the command line prints: tables, sentences, progress bars, JSON. Nothing else in `coalmine.cli` prints.
+"""What the command line prints: tables, sentences, progress, JSON; and the options that several commands share.
 
-Names of files, columns and phrases come from outside, so control characters in them are shown escaped: ESC could
-recolor, rewrite or hide what a terminal shows.
+Nothing else in `coalmine.cli` prints. Names of files, columns and phrases come from outside, so control characters in
+them are shown escaped: ESC could recolor, rewrite or hide what a terminal shows.
 """
 
 from __future__ import annotations
 
-import difflib
 import io
-import os
-import re
 import shutil
 import sys
 import textwrap
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import click
 import typer
 
+from coalmine import progress
 from coalmine.errors import CanaryWarning, DataWarning
-from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
     from coalmine.config.settings import Settings
     from coalmine.results.gate import Gate
     from coalmine.results.tables import Table
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.", show_default=False),
+]
+Tracker = Literal["mlflow", "tensorboard", "wandb"]
+Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
+Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
 
 _PATIENCE = 2.0  # seconds before progress is printed without a terminal
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode's categories of characters that control instead of being shown
@@ -45,10 +53,11 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        character.encode("unicode_escape").decode() if unicodedata.category(character) in _UNSEEN else character
-        for character in text
-    )
+    shown = []
+    for character in text:
+        unseen = unicodedata.category(character) in _UNSEEN
+        shown.append(character.encode("unicode_escape").decode() if unseen else character)
+    return "".join(shown)
 
 
 def say(*lines: object) -> None:
@@ -67,131 +76,16 @@ def show_usage_error(error: click.ClickException) -> None:
     """Print what is wrong with the arguments, and how the command is used."""
     from typer.rich_utils import rich_format_error
 
-    error.message = printable(f"{error.message}{_nearest_choice(error)}")  # type: ignore[misc]
+    error.message = printable(error.message)  # type: ignore[misc]
     rich_format_error(error)
 
 
-def _nearest_choice(error: click.ClickException) -> str:
-    """Return a suggestion for a misspelled choice with a space before it, as click makes for commands and options."""
-    kind = error.param.type if isinstance(error, click.BadParameter) and error.param is not None else None
-    quoted = re.match(r"'([^']*)' is not one of", error.message)  # click says in no other way what was typed
-    if not isinstance(kind, click.Choice) or quoted is None:
-        return ""
-    near = difflib.get_close_matches(quoted[1], list(kind.choices), n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
-
-
-class _Pipe:
-    """A standard stream whose reader may leave: what is written afterwards goes nowhere, and the command goes on.
-
-    So ``coalmine check --json | head`` ends with the exit code of its verdict.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write, or drop the text."""
-        try:
-            return self._stream.write(text)
-        except BrokenPipeError:
-            self._give_up()
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush, or drop what was written."""
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-
-
-def prepare_streams() -> None:
-    """Make the standard streams survive characters that they cannot encode, and readers that leave."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
+def prepare() -> None:
+    """Make the standard streams survive characters that they cannot encode, and print warnings as sentences."""
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-        if stream is not None and stream is getattr(sys, f"__{name}__"):
-            setattr(sys, name, cast(TextIO, _Pipe(stream)))
-
-
-def track(work: Iterable[Any]) -> Iterable[Any]:
-    """Show a progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(work, console=console, transient=True, disable=not console.is_terminal)
-
-
-def busy(what: str) -> AbstractContextManager[Any]:
-    """Show a spinner on standard error, if that is a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(what) if console.is_terminal else nullcontext()
-
-
-@contextmanager
-def bars(*, quiet: bool = False) -> Iterator[None]:
-    """Show progress on standard error: bars with the remaining time, or without a terminal a line at each tenth.
-
-    Work of less than two seconds prints no lines.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        with listening(None if quiet else _tenths):
-            yield
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[words]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as shown:
-
-        def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-            task = shown.add_task(what, total=total or None, words="")
-            return (
-                lambda done, words: shown.update(task, completed=done, words=words),
-                lambda: shown.remove_task(task),
-            )
-
-        with listening(listener):
-            yield
-
-
-def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-    start, last_tenth = time.monotonic(), 0
-
-    def advance(done: int, words: str) -> None:
-        nonlocal last_tenth
-        tenth = 10 * done // total if total else 0
-        if tenth > last_tenth and time.monotonic() - start > _PATIENCE:
-            last_tenth = tenth
-            line = f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip()
-            print(printable(line), file=sys.stderr, flush=True)
-
-    return advance, lambda: None
-
-
-def warning_printer() -> Callable[..., None]:
-    """Return what prints our warnings as sentences, each once however many runs give it, and others as Python does."""
-    printed: set[str] = set()
+    printed: set[str] = set()  # each warning is printed once, however many runs give it
 
     def show(
         message: Warning | str,
@@ -207,7 +101,43 @@ def warning_printer() -> Callable[..., None]:
             printed.add(str(message))
             complain(message)
 
-    return show
+    warnings.showwarning = show
+
+
+# Progress
+
+
+def busy(what: str) -> AbstractContextManager[Any]:
+    """Show a spinner on standard error, if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
+
+
+def bars(*, quiet: bool = False) -> AbstractContextManager[None]:
+    """Show progress on standard error: bars with the remaining time, or without a terminal a line at each tenth."""
+    if quiet or not sys.stderr.isatty():
+        return progress.listening(None if quiet else _tenths)
+    return progress.bars()
+
+
+def _tenths(what: str, total: int) -> tuple[progress.Advance, Callable[[], None]]:
+    """Print a line at each tenth of work that takes more than two seconds."""
+    start, last_tenth = time.monotonic(), 0
+
+    def advance(done: int, words: str) -> None:
+        nonlocal last_tenth
+        tenth = 10 * done // total if total else 0
+        if tenth > last_tenth and time.monotonic() - start > _PATIENCE:
+            last_tenth = tenth
+            line = f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip()
+            print(printable(line), file=sys.stderr, flush=True)
+
+    return advance, lambda: None
+
+
+# Results
 
 
 def print_table(table: Table) -> None:
@@ -233,11 +163,10 @@ def print_settings(*groups: type[Settings]) -> None:
     """Print all settings with their defaults and meanings."""
     from coalmine.results.tables import Table
 
-    rows = [
-        [name, default_text(default), field.description or ""]
-        for group in groups
-        for name, field, default in group().walk()
-    ]
+    rows = []
+    for group in groups:
+        for name, field, default in group().walk():
+            rows.append([name, default_text(default), field.description or ""])
     print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 
 

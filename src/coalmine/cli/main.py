@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Annotated
@@ -15,14 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from coalmine import __version__
-from coalmine.cli import audit, console, runs, saved
-from coalmine.cli.account import account
-from coalmine.cli.estimate import estimate
+from coalmine.cli import audit, claims, console, runs, saved, scores
 from coalmine.cli.exits import EPILOG, exit_code
-from coalmine.cli.exposure import exposure
-from coalmine.cli.log import log
-from coalmine.cli.plan import plan
-from coalmine.cli.sweep import sweep
 from coalmine.errors import InputError
 
 COMMANDS = "coalmine.commands"
@@ -72,20 +65,19 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.demo,
-    saved.init,
+    runs.init,
     runs.run,
     runs.resume,
-    sweep,
-    runs.report,
-    runs.model_card,
+    runs.sweep,
+    saved.report,
+    saved.model_card,
     saved.check,
     saved.verify,
     saved.compare,
-    log,
-    estimate,
-    exposure,
-    account,
-    plan,
+    runs.log,
+    scores.estimate,
+    claims.account,
+    claims.plan,
 )
 for command in _COMMANDS:
     app.command()(command)
@@ -98,8 +90,7 @@ _COMPLETION = (["--install-completion"], ["--show-completion"])
 
 def main() -> None:
     """Run the command line, and exit with one of the codes of `coalmine.cli.exits`."""
-    console.prepare_streams()
-    warnings.showwarning = console.warning_printer()
+    console.prepare()
     if "_COALMINE_COMPLETE" in os.environ or sys.argv[1:2] in _COMPLETION:  # a shell asks, or is to be taught to ask
         typer.main.get_command(app).main(prog_name="coalmine")
     # Wherever it stands: who sees an error adds --debug at the end of the line.
@@ -116,9 +107,8 @@ def _invoke(arguments: Sequence[str]) -> None:
 
 def _version(show: bool) -> None:
     if show:
-        packages = ("numpy", "scipy", "torch", "dp-accounting")
-        versions = [f"{name} {metadata.version(name)}" for name in packages]
-        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *versions]))
+        numbers = [f"{name} {metadata.version(name)}" for name in ("numpy", "scipy", "torch", "dp-accounting")]
+        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *numbers]))
         raise typer.Exit
 
 

@@ -1,20 +1,25 @@
-"""``coalmine demo``, ``run``, ``resume``, ``report`` and ``model-card``."""
+"""``coalmine demo``, ``init``, ``run``, ``resume``, ``sweep`` and ``log``: everything that makes run directories."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.exits import resumable, time_limit
-from coalmine.cli.log import log_results, tracker_of
-from coalmine.cli.options import AsJson, Directory, Quiet, Timeout, Track
+from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
+from coalmine.cli.exits import continued_by, time_limit
+from coalmine.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from coalmine.runs.settings import RunSettings
+
+SettingsFile = Annotated[
+    Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.", show_default=False)
+]
 
 
 def demo(
@@ -32,16 +37,48 @@ def demo(
         _run(demo_settings("demo-bug", seed), out.with_name(f"{out.name}-bug"), quiet, as_json)
 
 
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
+    preset: Annotated[
+        Literal["digits", "text", "images", "local", "all"] | None,
+        typer.Option(help="The case it is for; you are asked if not given.", show_default=False),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of a preset: a method to audit with. Repeatable.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a commented settings file for `coalmine run`."""
+    from coalmine.files import write_text
+    from coalmine.runs.presets import PRESETS, about, for_methods, from_preset
+
+    if file.exists():
+        raise InputError(f"{file} already exists: choose another name")
+    if preset is not None and method:
+        raise InputError("give --preset or --method, not both")
+    name: str | None = preset
+    if name is None and not method:
+        if not sys.stdin.isatty():
+            raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (the question needs a terminal)")
+        console.say("What do you want to audit?", *(f"  {case:8} {about(case)}" for case in PRESETS))
+        name = typer.prompt("case", default="digits")
+        if name not in PRESETS:
+            raise InputError(f'unknown case "{name}". {did_you_mean(str(name), PRESETS)}')
+    write_text(file, for_methods(method or []) if name is None else from_preset(name))
+    console.say(f"written to {file}: run it with `coalmine run {file}`")
+
+
 def run(
-    file: Annotated[
-        Path, typer.Argument(help="Settings of the run as TOML; `coalmine init` writes them.", show_default=False)
-    ],
+    file: SettingsFile,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
-    track: Track = None,
+    track: Annotated[
+        Tracker | None,
+        typer.Option(help="Log rounds and results to an experiment tracker.", show_default=False),
+    ] = None,
     timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -71,38 +108,62 @@ def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, 
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
-def report(
-    directory: Directory,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
+def sweep(
+    file: SettingsFile,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Values of a setting: table.key=A,B,C. Repeat for all combinations."),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds counted up.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the sweep; by default runs/NAME-sweep for NAME.toml.")
+    ] = None,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Draw the report of a finished run: one HTML file that opens offline."""
-    from coalmine.report.page import write_figures, write_report
+    """Run a settings file with several values and seeds, and draw ε against the first setting.
 
+    A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
+    """
+    from coalmine.report.charts import FORMATS, save
+    from coalmine.results.io import envelope
+    from coalmine.runs.sweep import sweep as run_all
+    from coalmine.runs.sweep import values_from_texts
+
+    again = continued_by("the same command continues", kept=file)
+    with time_limit(timeout), again, console.bars(quiet=quiet or as_json):
+        swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     with console.busy("drawing"):
-        written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
-    console.say(*written)
+        figure = swept.plot()
+        written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
+    if as_json:
+        console.print_json(envelope([], sweep=swept.to_dict()))
+        return
+    console.print_table(swept.table)
+    console.print_sentence(swept.sentence)
+    console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
 
 
-def model_card(
+def log(
     directory: Directory,
-    by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
-    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.", show_default=False)] = None,
+    to: Annotated[Tracker, typer.Option(help="The tracker.", show_default=False)],
+    where: Annotated[
+        str | None,
+        typer.Option(help="MLflow's tracking URI, or a directory for the tracker's files.", show_default=False),
+    ] = None,
+    project: Annotated[str, typer.Option(help="MLflow's experiment, or the project of Weights & Biases.")] = "coalmine",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run there; by default that of the directory.", show_default=False)
+    ] = None,
 ) -> None:
-    """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
-    from coalmine.files import write_text
-    from coalmine.report.page import model_card as card_of
-    from coalmine.results.io import read_run_directory, refusing_damage
+    """Log a finished run to an experiment tracker: numbers of each round, settings, results and report."""
+    from coalmine.integrations.tracking import log_run, tracker
 
-    with refusing_damage(directory):
-        text = card_of(read_run_directory(directory), auditor=by)
-    if out is None:
-        console.say(*text.splitlines())
-    else:
-        console.say(write_text(out, text))
+    with tracker(to, where=where, project=project, name=name or directory.resolve().name) as tracked:
+        log_run(directory, tracked)
+    console.say(f"{directory} is logged to {to}")
 
 
 def _run(
@@ -114,13 +175,18 @@ def _run(
     from coalmine.runs.running import run as run_all
 
     with ExitStack() as stack:
-        tracked = None if track is None else stack.enter_context(tracker_of(track, out))
+        watch = None
+        if track is not None:
+            from coalmine.integrations.tracking import log_run, tracker
+
+            tracked = stack.enter_context(tracker(track, name=out.resolve().name))
+            watch = tracked.log_round
         stack.enter_context(time_limit(timeout, out))
-        stack.enter_context(resumable(out))
+        stack.enter_context(continued_by(f"continue with `coalmine resume {out}`", kept=out / "run.json"))
         stack.enter_context(console.bars(quiet=quiet or as_json))
-        finished = run_all(settings, out=out, watch=None if tracked is None else tracked.log_round)
-        if tracked is not None:
-            log_results(out, tracked)
+        finished = run_all(settings, out=out, watch=watch)
+        if track is not None:
+            log_run(out, tracked, rounds=False)  # they were logged while it ran
     if as_json:
         console.print_json(dict(finished.content))
     else:
@@ -145,9 +211,7 @@ def draw(directory: Path, as_json: bool) -> None:
         with console.busy("drawing"):
             written.append(f"written to {write_report(directory)}")
     except Exception as error:  # whatever goes wrong here, the run itself has succeeded
-        console.complain(
-            f"the report could not be drawn ({error}); the results are complete, and `coalmine report {directory}` "
-            "tries again"
-        )
+        retry = f"the results are complete, and `coalmine report {directory}` tries again"
+        console.complain(f"the report could not be drawn ({error}); {retry}")
     if not as_json:
         console.say("", *written)

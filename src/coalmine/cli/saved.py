@@ -1,17 +1,50 @@
-"""``coalmine check``, ``verify``, ``compare`` and ``init``."""
+"""``coalmine report``, ``model-card``, ``check``, ``verify`` and ``compare``: what reads finished runs."""
 
 from __future__ import annotations
 
 import secrets
-import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.options import AsJson, Directory
-from coalmine.errors import InputError, did_you_mean
+from coalmine.cli.console import AsJson, Directory
+from coalmine.errors import InputError
+
+
+def report(
+    directory: Directory,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
+) -> None:
+    """Draw the report of a finished run: one HTML file that opens offline."""
+    from coalmine.report.page import write_figures, write_report
+
+    with console.busy("drawing"):
+        written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
+    console.say(*written)
+
+
+def model_card(
+    directory: Directory,
+    by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.", show_default=False)] = None,
+) -> None:
+    """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
+    from coalmine.files import write_text
+    from coalmine.report.page import model_card as card_of
+    from coalmine.results.io import read_run_directory, refusing_damage
+
+    with refusing_damage(directory):
+        text = card_of(read_run_directory(directory), auditor=by)
+    if out is None:
+        console.say(*text.splitlines())
+    else:
+        console.say(write_text(out, text))
 
 
 def check(
@@ -102,8 +135,9 @@ def compare(
         typer.Argument(help="Two run directories or more; all are compared with the first.", show_default=False),
     ],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
-    png: Annotated[Path | None, typer.Option(help="Also draw all runs, as PNG.", show_default=False)] = None,
-    svg: Annotated[Path | None, typer.Option(help="Also draw all runs, as SVG.", show_default=False)] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
@@ -115,11 +149,10 @@ def compare(
         from coalmine.files import write_text
 
         written.append(write_text(html, comparison.to_html()))
-    for path, ending in ((png, ".png"), (svg, ".svg")):
-        if path is not None:
-            from coalmine.report.charts import save
+    if figure is not None:
+        from coalmine.report.charts import save
 
-            written.append(save(comparison.plot(), path if path.suffix == ending else path.with_suffix(ending)))
+        written.append(save(comparison.plot(), figure))
     if as_json:
         console.print_json(comparison.to_dict())
         return
@@ -129,34 +162,3 @@ def compare(
     console.print_sentence(comparison.sentence)
     for path in written:
         console.say("", f"written to {path}")
-
-
-def init(
-    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
-    preset: Annotated[
-        Literal["digits", "text", "images", "local", "all"] | None,
-        typer.Option(help="The case it is for; you are asked if not given.", show_default=False),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="Instead of a preset: a method to audit with. Repeatable.", show_default=False),
-    ] = None,
-) -> None:
-    """Write a commented settings file for `coalmine run`."""
-    from coalmine.files import write_text
-    from coalmine.runs.presets import PRESETS, about, for_methods, from_preset
-
-    if file.exists():
-        raise InputError(f"{file} already exists: choose another name")
-    if preset is not None and method:
-        raise InputError("give --preset or --method, not both")
-    name: str | None = preset
-    if name is None and not method:
-        if not sys.stdin.isatty():
-            raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (the question needs a terminal)")
-        console.say("What do you want to audit?", *(f"  {case:8} {about(case)}" for case in PRESETS))
-        name = typer.prompt("case", default="digits")
-        if name not in PRESETS:
-            raise InputError(f'unknown case "{name}". {did_you_mean(str(name), PRESETS)}')
-    write_text(file, for_methods(method or []) if name is None else from_preset(name))
-    console.say(f"written to {file}: run it with `coalmine run {file}`")

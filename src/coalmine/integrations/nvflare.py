@@ -113,6 +113,7 @@ class CanaryAggregator(ModelAggregator):
     def aggregate_model(self) -> FLModel:
         """Add the canaries, aggregate, show the outcome to the audit, and save the result after the last round."""
         audit = self._audit
+        # No client has sent anything yet, or the training has more rounds than were announced.
         if audit is None or self._round >= self.rounds:
             return self.aggregator.aggregate_model()
         if self._round == 0:
@@ -132,6 +133,7 @@ class CanaryAggregator(ModelAggregator):
             self.aggregator.accept_model(model)
         aggregated = self.aggregator.aggregate_model()
         flat = np.concatenate([np.asarray(aggregated.params[name], dtype=np.float32).ravel() for name in self._shapes])
+        # One client with a NaN spoils a sum; the audit goes on without those coordinates.
         vector, lost = finite_part(flat)
         if lost:
             audit.note(f"round {self._round}: {lost} of {len(vector)} numbers are not finite and count as 0")

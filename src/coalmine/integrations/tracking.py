@@ -74,6 +74,7 @@ class Tracker:
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                 finite[_name(name)] = float(value)
+        # Results come after the last round, where the trackers' charts end.
         self.last_round = max(self.last_round, round)
         self.numbers(finite, round)
 
@@ -154,6 +155,7 @@ def tracker(to: str, *, where: Path | str | None = None, project: str = "coalmin
     Raises:
         InputError: If there is no such backend, or it is not installed.
     """
+    # Before the import, which would only say that there is no such package.
     if to not in _BACKENDS:
         raise InputError(f"there is no tracker {to!r}. {did_you_mean(to, _BACKENDS)}")
     try:

@@ -19,7 +19,6 @@ from coalmine.results.result import Result, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import (
     METHODS,
-    AndersonDarling,
     CosineNull,
     Estimate,
     NormalNull,
@@ -29,21 +28,21 @@ from coalmine.stats import (
     ceiling,
     epsilon_gdp,
     estimate,
+    gaussian_shift,
+    one_run,
     simultaneous,
 )
 from coalmine.stats.epsilon import INDEPENDENT
+from coalmine.stats.gaussian import AndersonDarling
 from coalmine.stats.nulls import null_text, parse_null
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import FEW
 
 # A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
-# Estimates that use the null distribution instead of the held-out scores.
-_FROM_NULL = ("exact-null", "gaussian-shift")
 _BOUNDED_NULL = f"{INDEPENDENT}; their null distribution is bounded from above"
 _SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
 
-_OF_NORMAL_SCORES = ("gaussian-shift", "gaussian-fit")
 # Significance at which the Anderson–Darling test marks Gaussian fits as doubtful.
 _DOUBTFUL = 0.01
 
@@ -110,17 +109,21 @@ def canary_evidence(
         >>> evidence.estimates[0].method, evidence.scores.members.size
         ('exact-null', 100)
     """
+    scores = Scores(members, nonmembers)
     counted = estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)
     estimates = {e.method: e for e in counted}
     if null is not None:
+        known = Scores(members, null=null)
         exact = isinstance(null, CosineNull | NormalNull)
-        for e in estimate(members, null=null, delta=delta, confidence=confidence):
-            if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
-                assumes = e.assumes if exact else _BOUNDED_NULL
-                estimates[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
+        # The bound is computed from the null, and so is the paper's estimate where the null is not only an upper limit.
+        from_null = [simultaneous(known, delta=delta, confidence=confidence)]
+        if exact and "gaussian-shift" in estimates:
+            from_null.append(gaussian_shift(known, delta=delta, confidence=confidence))
+        for e in from_null:
+            estimates[e.method] = replace(e, assumes=(e.assumes if exact else _BOUNDED_NULL) + _SIGNS * signs)
     test_of_normality = _normality_test(members)
-    if test_of_normality is not None and test_of_normality.p_value < _DOUBTFUL:
-        estimates |= {name: replace(estimates[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in estimates}
+    if test_of_normality is not None and test_of_normality.p_value < _DOUBTFUL and "gaussian-shift" in estimates:
+        estimates["gaussian-shift"] = replace(estimates["gaussian-shift"], doubtful=True)
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
     estimates_at_levels = with_stricter_bound(ordered, members, nonmembers, null=null, design=design)
@@ -141,7 +144,7 @@ def canary_evidence(
     recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
     return CanaryEvidence(
         estimates=estimates_at_levels,
-        scores=Scores(members, nonmembers),
+        scores=scores,
         ceiling=top,
         claim_test=test,
         recipe={}
@@ -236,21 +239,16 @@ def with_stricter_bound(
     quoted = next((e for e in estimates if e.valid), None)
     if quoted is None:
         return estimates
-    uses_null = quoted.method == "exact-null"
+    # The scores are sorted once for all levels.
+    scores = Scores(members, null=null) if quoted.method == "exact-null" else Scores(members, nonmembers)
 
-    def bound_at(confidence: float) -> float | None:
-        return estimate(
-            members,
-            None if uses_null else nonmembers,
-            null=null if uses_null else None,
-            delta=quoted.delta,
-            confidence=confidence,
-            design="fixed" if uses_null else design,
-            copies=copies,
-            methods=[quoted.method],
-        )[0].lower
+    def lower_at(confidence: float) -> float | None:
+        if quoted.method == "one-run":
+            return one_run(scores, delta=quoted.delta, confidence=confidence, copies=copies).lower
+        fixed = "fixed" if scores.null is not None else design
+        return simultaneous(scores, delta=quoted.delta, confidence=confidence, design=fixed, copies=copies).lower
 
-    return [e.with_stricter(bound_at) if e is quoted else e for e in estimates]
+    return [e.with_stricter(lower_at) if e is quoted else e for e in estimates]
 
 
 def bounds_per_copy(scores: Scores, *, delta: float, confidence: float, design: Design, copies: int) -> list[Estimate]:
@@ -314,16 +312,15 @@ def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
     """
     test = _normality_test(scores)
     metrics = {} if test is None else {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
-    fits = " and ".join(_OF_NORMAL_SCORES)
     if test is not None and test.p_value < _DOUBTFUL:
         return metrics, [
             f"the scores of the {side} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
-            f"{test.p_value:.2g}): do not rely on {fits}"
+            f"{test.p_value:.2g}): do not rely on gaussian-shift"
         ]
     if scores.size < FEW:
         return metrics, [
             f"{scores.size:,} scores of {side} canaries are too few to check whether they are normal: do not rely on "
-            f"{fits}"
+            "gaussian-shift"
         ]
     return metrics, []
 

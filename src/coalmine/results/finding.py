@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+# How often a correct training or mechanism gets any finding, at most, over all checks of one result together. They look
+# for bugs that are plain once one looks at the right place, so they can afford to be this strict.
 CHECK_RATE = 1e-3
-"""How often a correct training or mechanism gets any finding, at most, over all checks of one result together.
-
-The checks look for bugs that are plain once one looks at the right place, so they can afford to be this strict.
-"""
 
 
 class Check(StrEnum):
@@ -24,66 +21,36 @@ class Check(StrEnum):
         'fresh noise'
     """
 
-    SIZE = "size of the noise"
-    """Is there enough noise on the whole?"""
-    PLACES = "noise on every tensor"
-    """Is there enough noise on every tensor, block and coordinate?"""
-    CALLS = "noise in every call"
-    """Is there enough noise in every call of a mechanism?"""
-    FRESH = "fresh noise"
-    """Is the noise drawn anew in every round or call?"""
-    INDEPENDENT = "independent noise"
-    """Is it independent between coordinates?"""
-    DIRECTIONS = "noise in every direction"
-    """Is there enough noise in directions that mix all coordinates?"""
-    SHAPE = "shape of the noise"
-    """Does its distribution protect, whatever its size?"""
-    VALUES = "values of the noise"
-    """Does it avoid exact values that occurred before?"""
-    CANARIES = "canaries in each tensor"
-    """Do canaries of single tensors keep the claim?"""
-    CANARIES_SHOW = "canaries in the releases"
-    """Do the releases contain the canaries that were inserted?"""
-    UNITS = "divisor of the releases"
-    """Do the releases have the size that their divisor says?"""
-    PARTICIPATION = "participation"
-    """Do the clients that take part agree with the claimed sampling?"""
-    SENSITIVITY = "sensitivity"
-    """Does no client move a release by more than the noise covers?"""
-    CLIPPING = "clipping"
-    """Are updates of every size and form clipped to the clip norm?"""
-    ARRAY = "one array"
-    """Also those that lie in one array?"""
-    COORDINATE = "one coordinate"
-    """Also those that lie in one coordinate?"""
-    INTEGERS = "integers"
-    """Also arrays of integers?"""
-    PRECISION = "precision"
-    """Also numbers of half precision?"""
-    ORDER = "order"
-    """Also arrays in another order?"""
-    STRUCTURE = "structure"
-    """Also more or fewer arrays, and other shapes?"""
-    NOT_FINITE = "not finite"
-    """Does no client make a release NaN or infinite?"""
-    EXAMPLES = "examples"
-    """Does a client count the same, whatever number of examples it reports?"""
-    OTHERS = "other clients"
-    """Does a client count the same, whatever others send?"""
-    DROPOUTS = "dropouts"
-    """Does a client count the same if others drop out?"""
-    MEMORY = "memory"
-    """Do later rounds show nothing of a client without fresh noise?"""
-    GIVEN = "given clients"
-    """Does the noise cover each client of an ordinary round?"""
-    REPLACED = "replaced"
-    """Does it cover a client that is replaced by its opposite?"""
-    EXTRA = "extra client"
-    """Does it cover a client of your own?"""
-    PRESENCE = "number of clients"
-    """Does it hide how many clients took part?"""
-    REFUSED = "refused"
-    """Does the aggregation cope with every honest client?"""
+    SIZE = "size of the noise"  # Is there enough noise on the whole?
+    PLACES = "noise on every tensor"  # Is there enough noise on every tensor, block and coordinate?
+    CALLS = "noise in every call"  # Is there enough noise in every call of a mechanism?
+    FRESH = "fresh noise"  # Is the noise drawn anew in every round or call?
+    INDEPENDENT = "independent noise"  # Is it independent between coordinates?
+    DIRECTIONS = "noise in every direction"  # Is there enough noise in directions that mix all coordinates?
+    SHAPE = "shape of the noise"  # Does its distribution protect, whatever its size?
+    VALUES = "values of the noise"  # Does it avoid exact values that occurred before?
+    CANARIES = "canaries in each tensor"  # Do canaries of single tensors keep the claim?
+    CANARIES_SHOW = "canaries in the releases"  # Do the releases contain the canaries that were inserted?
+    UNITS = "divisor of the releases"  # Do the releases have the size that their divisor says?
+    PARTICIPATION = "participation"  # Do the clients that take part agree with the claimed sampling?
+    SENSITIVITY = "sensitivity"  # Does no client move a release by more than the noise covers?
+    CLIPPING = "clipping"  # Are updates of every size and form clipped to the clip norm?
+    ARRAY = "one array"  # Also those that lie in one array?
+    COORDINATE = "one coordinate"  # Also those that lie in one coordinate?
+    INTEGERS = "integers"  # Also arrays of integers?
+    PRECISION = "precision"  # Also numbers of half precision?
+    ORDER = "order"  # Also arrays in another order?
+    STRUCTURE = "structure"  # Also more or fewer arrays, and other shapes?
+    NOT_FINITE = "not finite"  # Does no client make a release NaN or infinite?
+    EXAMPLES = "examples"  # Does a client count the same, whatever number of examples it reports?
+    OTHERS = "other clients"  # Does a client count the same, whatever others send?
+    DROPOUTS = "dropouts"  # Does a client count the same if others drop out?
+    MEMORY = "memory"  # Do later rounds show nothing of a client without fresh noise?
+    GIVEN = "given clients"  # Does the noise cover each client of an ordinary round?
+    REPLACED = "replaced"  # Does it cover a client that is replaced by its opposite?
+    EXTRA = "extra client"  # Does it cover a client of your own?
+    PRESENCE = "number of clients"  # Does it hide how many clients took part?
+    REFUSED = "refused"  # Does the aggregation cope with every honest client?
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +90,5 @@ class Finding:
         return f"{text} ({p_value_text(self.p_value)})."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
+        """Return the fields, ready for JSON; ``Finding(**content)`` reads them back."""
         return dict(vars(self))
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Finding:
-        """Return the finding that `to_dict` wrote."""
-        return cls(**content)

@@ -16,8 +16,8 @@ from coalmine.results import summary
 from coalmine.results.finding import CHECK_RATE
 from coalmine.results.multiple_testing import Judgment, judged_together
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import share_of_claim
-from coalmine.results.verdict import LEADING, Verdict
+from coalmine.results.tables import shown_results
+from coalmine.results.verdict import Verdict
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
 
@@ -165,14 +165,9 @@ class Gate:
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""
-        kept: dict[tuple[str, ...], Judgment] = {}
-        for i, judgment in enumerate(self.judgments):
-            result = judgment.result
-            single = not result.variant or self.stops(judgment)
-            key = (result.method, result.view, result.training, result.unit.name, str(i) if single else "")
-            if key not in kept or _telling(judgment) > _telling(kept[key]):
-                kept[key] = judgment
-        return list(kept.values())
+        passing = [judgment.result for judgment in self.judgments if not self.stops(judgment)]
+        shown = {id(result) for result in shown_results(passing)}
+        return [judgment for judgment in self.judgments if self.stops(judgment) or id(judgment.result) in shown]
 
     def rows(self, judgments: Sequence[Judgment] | None = None) -> list[list[str]]:
         """Return the rows of the table that the terminal shows, under `COLUMNS`.
@@ -259,11 +254,6 @@ def judge(
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
     judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
     return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
-
-
-def _telling(judgment: Judgment) -> tuple[int, float]:
-    """Return what to sort variants by: the worse verdict first, then the bound closest to its claim."""
-    return -LEADING.index(judgment.verdict), share_of_claim(judgment.result)
 
 
 def _claim_of(judgment: Judgment) -> tuple[object, ...]:

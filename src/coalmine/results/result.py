@@ -6,12 +6,12 @@ import math
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self, SupportsIndex, overload
+from typing import Any, Self
 
 import numpy.typing as npt
 
@@ -19,9 +19,11 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
 from coalmine.results import summary
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.finding import Finding
+from coalmine.results.finding import CHECK_RATE, Finding
 from coalmine.results.verdict import Unit, Verdict, unit_named
 from coalmine.stats import Estimate, Scores
+
+_CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE / n, which rounds
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
 _CALIBRATED = ("gaussian-shift",)  # intervals that cover as often as they say
@@ -75,16 +77,6 @@ class Showable:
         from coalmine.results.tables import estimates_frame
 
         return estimates_frame(self._shown())
-
-    def scores_dataframe(self) -> Any:
-        """Return a pandas DataFrame with one row per score: method, view, canary, member, score and round.
-
-        Raises:
-            InputError: If pandas is not installed.
-        """
-        from coalmine.results.tables import scores_frame
-
-        return scores_frame(self._shown())
 
     def to_markdown(self) -> str:
         """Return a Markdown table with one row per result, and what was found.
@@ -310,8 +302,8 @@ class Result(Showable):
 
     @property
     def bugs(self) -> list[Finding]:
-        """The findings that refute the claim."""
-        return [finding for finding in self.findings if finding.refutes]
+        """The findings that refute the claim: those whose p-value, all checks taken into account, is small enough."""
+        return [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
 
     @property
     def refuted(self) -> bool:
@@ -399,26 +391,11 @@ class Results(tuple[Result, ...], Showable):
         >>> from coalmine import check_mechanism
         >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
         >>> results = Results([result, result])
-        >>> results[:1]
-        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
         >>> len(str(results).splitlines())  # a table
         3
     """
 
     __slots__ = ()
-
-    def __new__(cls, results: Iterable[Result] = ()) -> Results:
-        """Return the results as one object."""
-        return super().__new__(cls, results)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Result: ...
-    @overload
-    def __getitem__(self, index: slice) -> Results: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Result | Results:
-        """Return one result, or several of them."""
-        picked = super().__getitem__(index)
-        return Results(picked) if isinstance(index, slice) else picked  # type: ignore[arg-type,return-value]
 
     def _shown(self) -> Sequence[Result]:
         return tuple(self)
@@ -467,7 +444,7 @@ def _claim_test_from_dict(content: Mapping[str, Any] | None) -> ClaimTest | None
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "unit": unit_named,
     "claim_test": _claim_test_from_dict,
-    "findings": lambda findings: [Finding.from_dict(finding) for finding in findings],
+    "findings": lambda findings: [Finding(**finding) for finding in findings],
     "side_names": tuple,
     "claim": claim_from_dict,
     "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],

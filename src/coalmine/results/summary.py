@@ -17,11 +17,55 @@ if TYPE_CHECKING:
     from coalmine.results.result import Result
     from coalmine.stats import Estimate
 
+# What a lower bound on ε means for canaries that were inserted or held out; {times} is e^ε in words.
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
-"""What a lower bound on ε means for canaries that were inserted or held out; ``{times}`` is e^ε in words."""
 
+# What the first scores of a result are of, unless it says otherwise: one per inserted canary.
 INSERTED = "inserted"
-"""What the first scores of a result are of, unless it says otherwise: one per inserted canary."""
+
+
+# Results
+
+
+def in_one_line(result: Result) -> str:
+    """Return the method, the verdict and the numbers: ``one-shot, updates: refuted, claimed ε ≤ 8, ε ≥ 3.21``."""
+    parts = [f"{result.method}, {result.label}: {result.verdict.value}"]
+    if result.claim is not None:
+        parts.append(f"claimed ε ≤ {number(result.claim.epsilon)}")
+    if result.decisive is not None:
+        parts.append(f"ε ≥ {number(result.decisive.epsilon)}")
+    if result.best_guess is not None:
+        parts.append(f"ε ≈ {guess(result.best_guess)}")
+    return ", ".join(parts)
+
+
+def in_lines(result: Result) -> list[str]:
+    """Return the verdict, what is claimed, proven and guessed, the findings, and any note, on a line each."""
+    claim, bound, best = result.claim, result.decisive, result.best_guess
+    claimed = "nothing" if claim is None else f"ε ≤ {number(claim.epsilon)} at δ = {claim.delta:g}"
+    proven = "nothing: there are only estimates"
+    if bound is not None and bound.confidence is not None:
+        proven = f"ε ≥ {number(bound.epsilon)} at δ = {bound.delta:g} ({100 * bound.confidence:g}%, {bound.method})"
+        if result.ceiling is not None and bound.method == "simultaneous":
+            proven += f"; more than {result.ceiling:.3g} cannot be shown with this many scores"
+    lines = [
+        f"{result.method}, {result.label}: {result.verdict.value}",
+        f"claimed     {claimed}",
+        f"proven      {proven}",
+        f"best guess  {'none' if best is None else f'ε ≈ {guess(best)} ({best.method})'}",
+    ]
+    note = [str(result.details["note"])] if "note" in result.details else []
+    return [*lines, *map(finding_sentence, result.findings), verdict_sentence(result), *note]
+
+
+def evidence_sentences(result: Result) -> str:
+    """Return the verdict and what the scores show, without the findings of checks."""
+    evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
+    if result.best_guess is not None:
+        evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
+    elif result.lacks_scores:
+        evidence += " There are too few scores for a best guess."
+    return f"{verdict_sentence(result)} {evidence}"
 
 
 def bound_sentence(
@@ -35,155 +79,62 @@ def bound_sentence(
         odds: Sentence about e^ε with a place for ``{times}``.
         quoted: The bound to quote instead of the first valid one.
     """
-    bound = quoted or next((e for e in estimates if e.valid), None)
+    bounds = [e for e in estimates if e.valid]
+    bound = quoted or next(iter(bounds), None)
     if bound is None or bound.lower is None or bound.confidence is None:
         return "No lower bound is available, only estimates."
     confidence = f"{100 * bound.confidence:g}% confidence"
     if ceiling == 0 and bound.method == "simultaneous":
         return f"There are too few scores to show anything at {confidence}. Use more canaries."
-    if bound.lower == 0:
-        text = f"Lower bound ε ≥ 0 at δ = {bound.delta:g} ({confidence}, {bound.method}): no leak shown."
-        text += _larger_bound(bound, estimates)
-    else:
-        text = (
-            f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
-            f"{odds.format(times=times_at_least(bound.lower))}."
+    text = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
+    text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times_at_least(bound.lower))}."
+    largest = max(bounds, key=lambda e: e.epsilon, default=bound)
+    if bound.lower == 0 and largest.epsilon > 0:
+        text += (
+            f" {largest.method} gives {largest.epsilon:.3g}, but {bound.method} was fixed in advance: picking the "
+            "largest bound afterwards would inflate the error rate."
         )
     if ceiling is not None and bound.method == "simultaneous":
         text += f" With this many scores the bound cannot exceed {ceiling:.3g}."
     return f"{text} Valid if {bound.assumes}."
 
 
-def claim_sentence(
-    claim: Claim | None,
-    test: ClaimTest | None,
-    best_guess: Estimate | None,
-    *,
-    advice: bool = True,
-    side: str = INSERTED,
-) -> str:
-    """Describe the verdict on a claim in a few sentences.
-
-    Args:
-        claim: The claim.
-        test: Its test.
-        best_guess: The estimate that stands for the result.
-        advice: Whether to say what would make a weak test stronger.
-        side: What the first scores are of (`Result.side_names`).
-    """
+def verdict_sentence(result: Result) -> str:
+    """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
+    claim, test = result.claim, result.claim_test
     if claim is None or test is None:
         return "No claim was stated."
+    claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+    if result.bugs and not test.refuted:
+        return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
     if claim.epsilon == math.inf and claim.has_noise:
         return f"No claim: Gaussian noise has no finite ε at δ = {claim.delta:g}. State it at a larger δ to test it."
     if claim.epsilon == math.inf:
         return "No claim: without noise, no finite ε holds."
-    claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
     if claim.noise_multiplier is not None:
-        claimed += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g},"
+        claimed += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
     match test.verdict:
         case Verdict.REFUTED:
             p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
+            comma = "" if claim.noise_multiplier is None else ","
+            assumes = f" The test is valid for every mechanism if {test.assumes}." if test.assumes else ""
             return (
-                f"Refuted{p_value}: {claimed} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
-                f"clipping or an accountant that assumes other sampling.{assumption_sentence(test)}"
+                f"Refuted{p_value}: {claimed}{comma} does not hold.{noise_sentence(test)} Look for missing noise, "
+                f"skipped clipping or an accountant that assumes other sampling.{assumes}"
             )
         case Verdict.SUSPICIOUS:
-            evidence = "estimates lie" if best_guess is None else f"the best guess, {guess(best_guess)}, lies"
-            return f"Suspicious: not refuted, but {evidence} above {claimed.rstrip(',')}.{power_sentence(test)}"
+            best = result.best_guess
+            evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
+            return f"Suspicious: not refuted, but {evidence} above {claimed}.{power_sentence(test)}"
         case Verdict.TOO_WEAK:
             unnoticed = "half the noise" if states_noise(claim) else "twice this ε"
-            weak = f"Too weak to test {claimed.rstrip(',')}: {unnoticed} could go unnoticed."
-            return f"{weak}{needed_sentence(test, side)}" if advice else weak
+            weak = f"Too weak to test {claimed}: {unnoticed} could go unnoticed."
+            # Where releases contain no canaries, neither more of them nor another view would help.
+            lacking = any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
+            return weak if lacking else f"{weak} {_advice(test, unnoticed, result.side_names[0])}"
         case _:
-            return (
-                f"Not refuted: we found no evidence against {claimed.rstrip(',')}.{power_sentence(test)} This is not a "
-                "proof of privacy."
-            )
-
-
-def in_one_line(result: Result) -> str:
-    """Return the method, the verdict and the numbers: ``one-shot, updates: refuted, claimed ε ≤ 8, ε ≥ 3.21``."""
-    numbers = [] if result.claim is None else [f"claimed ε ≤ {number(result.claim.epsilon)}"]
-    numbers += [] if result.decisive is None else [f"ε ≥ {number(result.decisive.epsilon)}"]
-    numbers += [] if result.best_guess is None else [f"ε ≈ {guess(result.best_guess)}"]
-    return f"{result.method}, {result.label}: {', '.join([result.verdict.value, *numbers])}"
-
-
-def in_lines(result: Result) -> list[str]:
-    """Return the verdict, what is claimed, proven and guessed, the findings, and any note, on a line each."""
-    claim, bound, best = result.claim, result.decisive, result.best_guess
-    claimed = "nothing" if claim is None else f"ε ≤ {number(claim.epsilon)} at δ = {claim.delta:g}"
-    proven = "nothing: there are only estimates"
-    if bound is not None and bound.confidence is not None:
-        proven = f"ε ≥ {number(bound.epsilon)} at δ = {bound.delta:g} ({100 * bound.confidence:g}%, {bound.method})"
-        if result.ceiling is not None and bound.method == "simultaneous":
-            proven += f"; more than {result.ceiling:.3g} cannot be shown with this many scores"
-    return [
-        f"{result.method}, {result.label}: {result.verdict.value}",
-        f"claimed     {claimed}",
-        f"proven      {proven}",
-        f"best guess  {'none' if best is None else f'ε ≈ {guess(best)} ({best.method})'}",
-        *map(finding_sentence, result.findings),
-        verdict_sentence(result),
-        *filter(None, [str(result.details.get("note", ""))]),
-    ]
-
-
-def evidence_sentences(result: Result) -> str:
-    """Return the verdict and what the scores show, without the findings of checks."""
-    evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
-    if result.best_guess is not None:
-        evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
-    elif any(e.few_scores for e in result.estimates):
-        evidence += " There are too few scores for a best guess."
-    return f"{verdict_sentence(result)} {evidence}"
-
-
-def verdict_sentence(result: Result) -> str:
-    """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
-    test = result.claim_test
-    if result.bugs and test is not None and not test.refuted:
-        return unnoticed_sentence(result.claim)
-    side = result.side_names[0]
-    return claim_sentence(result.claim, test, result.best_guess, advice=not lacks_canaries(result), side=side)
-
-
-def lacks_canaries(result: Result) -> bool:
-    """Whether the releases contain no canaries, so that more of them, or another view, would not help."""
-    return any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
-
-
-def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
-    """Say what a check found, whether that refutes the claim, and in which views, if there are several."""
-    where = f"; views {listed(views)}" if len(views) > 1 else ""
-    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
-
-
-def finding_sentences(results: Sequence[Result]) -> list[str]:
-    """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
-
-    Two views of one training show the same bug with different p-values, and may state different shares of the noise
-    after a colon.
-    """
-    by_subject: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
-    for result in results:
-        subjects = [(finding.check, finding.sentence.partition(": ")[0].rstrip(".")) for finding in result.findings]
-        for i, (subject, finding) in enumerate(zip(subjects, result.findings, strict=True)):
-            # Findings of the same result are never the same bug.
-            by_subject.setdefault((*subject, subjects[:i].count(subject)), []).append((finding, result.label))
-    sentences = []
-    for same in by_subject.values():
-        finding, _ = min(same, key=lambda pair: pair[0].p_value)
-        # What was seen to happen in the training does not depend on the view.
-        views = list(dict.fromkeys(view for _, view in same)) if finding.p_value else []
-        sentences.append(finding_sentence(finding, views))
-    return sentences
-
-
-def unnoticed_sentence(claim: Claim | None) -> str:
-    """Say that a check refutes a claim which the scores alone do not."""
-    claimed = "the claim" if claim is None else f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
-    return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
+            found = f"Not refuted: we found no evidence against {claimed}."
+            return f"{found}{power_sentence(test)} This is not a proof of privacy."
 
 
 def noise_sentence(test: ClaimTest) -> str:
@@ -195,11 +146,6 @@ def noise_sentence(test: ClaimTest) -> str:
     estimate = "" if unknown else f"; best guess {test.noise_estimate:.2g}"
     at_most = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
     return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{estimate})."
-
-
-def assumption_sentence(test: ClaimTest) -> str:
-    """Say what a test assumes, with a space before it; empty if that is unknown."""
-    return f" The test is valid for every mechanism if {test.assumes}." if test.assumes else ""
 
 
 def power_sentence(test: ClaimTest) -> str:
@@ -217,18 +163,52 @@ def states_noise(claim: Claim) -> bool:
     return claim.noise_multiplier is not None or bool(claim.noise_schedule)
 
 
-def needed_sentence(test: ClaimTest, side: str = INSERTED) -> str:
-    """Say how many canaries would have been enough, with a space before it; what else to do if none would.
+def _advice(test: ClaimTest, unnoticed: str, side: str) -> str:
+    """Say how many canaries would have been enough, or what else to do if none would.
 
     Where scores are not one per inserted canary, more of them come from more trials.
     """
+    if test.canaries_needed is None and side == INSERTED:
+        return "More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
     if test.canaries_needed is None:
-        if side != INSERTED:
-            return " Use more scores, such as from more trials, or an attack that separates them better."
-        return " More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
-    unnoticed = "half the noise" if test.claim is None or states_noise(test.claim) else "twice this ε"
+        return "Use more scores, such as from more trials, or an attack that separates them better."
     needed = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
-    return f" About {test.canaries_needed:,} {needed} would detect {unnoticed} (80% power)."
+    return f"About {test.canaries_needed:,} {needed} would detect {unnoticed} (80% power)."
+
+
+# Findings
+
+
+def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
+    """Say what a check found, whether that refutes the claim, and in which views, if there are several."""
+    where = f"; views {listed(views)}" if len(views) > 1 else ""
+    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
+
+
+def finding_sentences(results: Sequence[Result]) -> list[str]:
+    """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
+
+    Two views of one training show the same bug with different p-values, and may state different shares of the noise
+    after a colon.
+    """
+    by_subject: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
+    for result in results:
+        seen: list[tuple[str, str]] = []
+        for finding in result.findings:
+            subject = (finding.check, finding.sentence.partition(": ")[0].rstrip("."))
+            # Findings of the same result are never the same bug.
+            by_subject.setdefault((*subject, seen.count(subject)), []).append((finding, result.label))
+            seen.append(subject)
+    sentences = []
+    for same in by_subject.values():
+        finding, _ = min(same, key=lambda pair: pair[0].p_value)
+        # What was seen to happen in the training does not depend on the view.
+        views = list(dict.fromkeys(view for _, view in same)) if finding.p_value else []
+        sentences.append(finding_sentence(finding, views))
+    return sentences
+
+
+# Numbers
 
 
 def p_value_text(p_value: float) -> str:
@@ -270,36 +250,20 @@ def number(value: float) -> str:
     return "∞" if value == math.inf else f"{value:.3g}"
 
 
-def _larger_bound(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
-    """Explain a larger valid bound beside a quoted one of 0."""
-    largest = max((e for e in estimates if e.valid), key=lambda e: e.epsilon)
-    if largest.epsilon == 0:
-        return ""
-    return (
-        f" {largest.method} gives {largest.epsilon:.3g}, but {quoted.method} was fixed in advance: picking the "
-        "largest bound afterwards would inflate the error rate."
-    )
-
-
-def times(epsilon: float) -> str:
+def times(epsilon: float, prefix: str = "") -> str:
     """Format e^ε as "6.5 times", and as "more than a million times" where nobody can picture it."""
-    factor = math.exp(min(epsilon, 700))
-    return "more than a million times" if factor >= 1e6 else f"{float(f'{factor:.3g}'):,g} times"
+    odds = math.exp(min(epsilon, 700))
+    return "more than a million times" if odds >= 1e6 else f"{prefix}{float(f'{odds:.3g}'):,g} times"
 
 
 def times_at_least(epsilon: float) -> str:
     """Format e^ε for a lower bound."""
-    return _with_prefix("at least", epsilon)
+    return times(epsilon, "at least ")
 
 
 def times_at_most(epsilon: float) -> str:
     """Format e^ε for an upper bound."""
-    return _with_prefix("up to", epsilon)
-
-
-def _with_prefix(prefix: str, epsilon: float) -> str:
-    text = times(epsilon)
-    return text if text.startswith("more") else f"{prefix} {text}"
+    return times(epsilon, "up to ")
 
 
 def kind(estimate: Estimate) -> str:

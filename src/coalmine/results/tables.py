@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Self
 
-import numpy as np
-
 from coalmine.errors import InputError
 from coalmine.results import summary
 from coalmine.results.finding import Finding
@@ -47,20 +45,20 @@ class Group:
     @property
     def strongest(self) -> Result | None:
         """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
-        verdict = self.verdict
-        leading = [result for result in _deciding(self.bounded) if result.verdict is verdict]
-        return max(leading, key=lambda r: (bool(r.bugs), share_of_claim(r), _bound(r)), default=None)
+        leading = [result for result in _deciding(self.bounded) if result.verdict is self.verdict]
+        return max(leading, key=lambda result: (bool(result.bugs), *_telling(result)), default=None)
 
     @property
     def bugs(self) -> list[Finding]:
         """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
-        checks = list(dict.fromkeys(finding.check for result in self.results for finding in result.bugs))
-        by_result = [[[f for f in result.bugs if f.check == check] for result in self.results] for check in checks]
-        return [
-            finding
-            for candidates in by_result
-            for finding in min(filter(None, candidates), key=lambda bugs: min(bug.p_value for bug in bugs))
-        ]
+        strongest: dict[str, list[Finding]] = {}
+        for result in self.results:
+            for check in dict.fromkeys(finding.check for finding in result.bugs):
+                found = [finding for finding in result.bugs if finding.check == check]
+                best = strongest.setdefault(check, found)
+                if min(f.p_value for f in found) < min(f.p_value for f in best):
+                    strongest[check] = found
+        return [finding for found in strongest.values() for finding in found]
 
     @property
     def claims(self) -> list[float]:
@@ -86,42 +84,12 @@ def grouped(results: Sequence[Result]) -> list[Group]:
         special = result.training not in ("", "training")
         title = f"{result.unit.name} ({result.training})" if special else result.unit.name
         groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
-    made = [Group(title=title, results=members) for title, members in groups.items()]
-    return sorted(made, key=_place)
 
+    def place(group: Group) -> tuple[bool, bool, int]:
+        alarm = group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)
+        return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
 
-def _deciding(results: Sequence[Result]) -> list[Result]:
-    """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
-    by_claim: dict[object, list[Result]] = {}
-    for result in results:
-        claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
-        by_claim.setdefault(claim, []).append(result)
-    tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
-    return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
-
-
-def _place(group: Group) -> tuple[bool, bool, int]:
-    """Return what groups are sorted by."""
-    alarm = group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)
-    return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
-
-
-def _overall(results: Sequence[Result]) -> Verdict:
-    return overall(result.verdict for result in results)
-
-
-def joint_confidence(results: Sequence[Result]) -> float:
-    """Return the confidence with which all bounds hold at once, at least (a union bound)."""
-    misses = [1 - (result.bound.confidence or 0.0) for result in results if result.bound is not None]
-    return max(0.0, 1 - sum(misses))
-
-
-def share_of_claim(result: Result) -> float:
-    """Return the bound as a share of the claim; 0 without a finite claim."""
-    bound, claim = result.decisive, result.claim
-    if bound is None or claim is None or not claim.epsilon or math.isinf(claim.epsilon):
-        return 0.0
-    return bound.epsilon / claim.epsilon
+    return sorted((Group(title=title, results=members) for title, members in groups.items()), key=place)
 
 
 def shown_results(results: Sequence[Result]) -> list[Result]:
@@ -134,13 +102,38 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
     return [max(_deciding(several), key=_telling) for several in variants.values()]
 
 
+def share_of_claim(result: Result) -> float:
+    """Return the bound as a share of the claim; 0 without a finite claim."""
+    bound, claim = result.decisive, result.claim
+    if bound is None or claim is None or not claim.epsilon or math.isinf(claim.epsilon):
+        return 0.0
+    return bound.epsilon / claim.epsilon
+
+
 def _telling(result: Result) -> tuple[int, float, float]:
     """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
-    return (-LEADING.index(result.verdict), share_of_claim(result), _bound(result))
+    bound = 0.0 if result.decisive is None else result.decisive.epsilon
+    return -LEADING.index(result.verdict), share_of_claim(result), bound
 
 
-def _bound(result: Result) -> float:
-    return 0.0 if result.decisive is None else result.decisive.epsilon
+def _deciding(results: Sequence[Result]) -> list[Result]:
+    """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
+    by_claim: dict[object, list[Result]] = {}
+    for result in results:
+        claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
+        by_claim.setdefault(claim, []).append(result)
+    tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
+    return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
+
+
+def _overall(results: Sequence[Result]) -> Verdict:
+    return overall(result.verdict for result in results)
+
+
+def joint_confidence(results: Sequence[Result]) -> float:
+    """Return the confidence with which all bounds hold at once, at least (a union bound)."""
+    misses = [1 - (result.bound.confidence or 0.0) for result in results if result.bound is not None]
+    return max(0.0, 1 - sum(misses))
 
 
 @dataclass(frozen=True)
@@ -154,17 +147,11 @@ class Table:
     @classmethod
     def of_estimates(cls, estimates: Sequence[Estimate], title: str) -> Self:
         """Return one row per estimate: its figures, and what sort of figure it is."""
-        rows = [
-            [
-                e.method,
-                fixed(e.epsilon, 3),
-                fixed(e.lower, 3),
-                fixed(e.upper, 3),
-                "-" if e.threshold is None else f"{e.threshold:.4g}",
-                summary.kind(e),
-            ]
-            for e in estimates
-        ]
+        rows = []
+        for e in estimates:
+            figures = [fixed(number, 3) for number in (e.epsilon, e.lower, e.upper)]
+            threshold = "-" if e.threshold is None else f"{e.threshold:.4g}"
+            rows.append([e.method, *figures, threshold, summary.kind(e)])
         return cls(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
 
     @classmethod
@@ -185,8 +172,8 @@ class Table:
         return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+# Columns of `evidence_cells`.
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
-"""Columns of `evidence_cells`."""
 
 
 def results_text(results: Sequence[Result]) -> str:
@@ -259,9 +246,6 @@ def fixed(value: float | None, digits: int) -> str:
     return "∞" if value == math.inf else f"{value:.{digits}f}"
 
 
-_TRIALS = ("scores", "present", "round")  # arrays of a method whose canaries have a score in each of many trials
-
-
 def estimates_frame(results: Sequence[Result]) -> Any:
     """Return one row per estimate, beside the claim and the verdict.
 
@@ -271,8 +255,9 @@ def estimates_frame(results: Sequence[Result]) -> Any:
     Raises:
         InputError: If pandas is not installed.
     """
-    rows = [
-        {
+    rows = []
+    for result in results:
+        about = {
             "method": result.method,
             "view": result.view,
             "variant": result.variant,
@@ -281,42 +266,15 @@ def estimates_frame(results: Sequence[Result]) -> Any:
             "verdict": result.verdict.value,
             "claimed_epsilon": None if result.claim is None else result.claim.epsilon,
             "p_value": None if result.claim_test is None else result.claim_test.p_value,
-            "estimator": estimate.method,
-            "epsilon": estimate.epsilon,
-            "lower": estimate.lower,
-            "upper": estimate.upper,
-            "delta": estimate.delta,
-            "confidence": estimate.confidence,
-            "is_bound": estimate.valid,
         }
-        for result in results
-        for estimate in result.estimates
-    ]
-    numbers = ["claimed_epsilon", "p_value", "epsilon", "lower", "upper", "delta", "confidence"]
-    return as_frame(rows, numbers)
-
-
-def scores_frame(results: Sequence[Result]) -> Any:
-    """Return one row per score: method, view, variant, canary, member, score, and the round where scores have one.
-
-    Args:
-        results: The results. Those without scores have no rows.
-
-    Raises:
-        InputError: If pandas is not installed.
-    """
-    pandas = _pandas()
-    tables = [
-        pandas.DataFrame({"method": result.method, "view": result.view, "variant": result.variant, **_columns(result)})
-        for result in results
-        if result.scores is not None
-    ]
-    columns = ["method", "view", "variant", "canary", "member", "score", "round"]
-    return pandas.concat(tables, ignore_index=True) if tables else pandas.DataFrame(columns=columns)
+        for e in result.estimates:
+            figures = {"epsilon": e.epsilon, "lower": e.lower, "upper": e.upper, "delta": e.delta}
+            rows.append({**about, "estimator": e.method, **figures, "confidence": e.confidence, "is_bound": e.valid})
+    return as_frame(rows, ["claimed_epsilon", "p_value", "epsilon", "lower", "upper", "delta", "confidence"])
 
 
 def as_frame(rows: Sequence[Mapping[str, Any]], numbers: Sequence[str] = ()) -> Any:
-    """Return rows as a DataFrame.
+    """Return rows as a pandas DataFrame.
 
     Args:
         rows: A value by the name of its column, for each row.
@@ -325,34 +283,8 @@ def as_frame(rows: Sequence[Mapping[str, Any]], numbers: Sequence[str] = ()) -> 
     Raises:
         InputError: If pandas is not installed.
     """
-    return _pandas().DataFrame(list(rows)).astype(dict.fromkeys(numbers, float) if rows else {})
-
-
-def _columns(result: Result) -> dict[str, Any]:
-    """Return the columns that differ within a result."""
-    assert result.scores is not None
-    arrays = result.arrays
-    if all(name in arrays for name in _TRIALS) and np.ndim(arrays["scores"]) == 2:
-        trials, canaries = np.shape(arrays["scores"])
-        return {
-            "canary": np.tile(np.arange(canaries), trials),
-            "member": np.ravel(arrays["present"]),
-            "score": np.ravel(arrays["scores"]),
-            "round": np.repeat(arrays["round"], canaries),
-        }
-    sides = result.scores.members, result.scores.observed
-    names = arrays.get("inserted_canaries"), arrays.get("held_out_canaries")
-    numbered = [np.arange(side.size) if name is None else name for side, name in zip(sides, names, strict=True)]
-    return {
-        "canary": np.concatenate(numbered),
-        "member": np.repeat([True, False], [side.size for side in sides]),
-        "score": np.concatenate(sides),
-        "round": None,
-    }
-
-
-def _pandas() -> Any:
     try:
-        return import_module("pandas")
+        pandas = import_module("pandas")
     except ImportError:
         raise InputError("DataFrames need pandas: pip install pandas") from None
+    return pandas.DataFrame(list(rows)).astype(dict.fromkeys(numbers, float) if rows else {})

@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from coalmine.results.directory import REPORT
 from coalmine.results.finding import CHECK_RATE
 from coalmine.results.io import envelope, read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.tables import Table, as_frame, epsilons, evidence_in_json, fixed, shown_results
+from coalmine.results.tables import EVIDENCE, Table, as_frame, epsilons, evidence_cells, evidence_in_json, shown_results
 from coalmine.runs.comparison import write_index
-from coalmine.runs.running import Termination, directory_for, run
+from coalmine.runs.running import directory_for, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run
 
 SUMMARY = "sweep.json"
@@ -47,14 +46,6 @@ class SweptResult:
     point: Mapping[str, str]
     result: Result
     directory: Path
-
-    def cells(self) -> list[str]:
-        """Return the cells of the table, under `Sweep.columns`."""
-        result = self.result
-        claim, bound, _ = epsilons(result)
-        guess = "-" if result.best_guess is None else summary.guess(result.best_guess)
-        figures = [fixed(claim, 3), fixed(bound, 3), guess, result.verdict.value]
-        return [*self.point.values(), result.method, result.label, *figures]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
@@ -85,11 +76,10 @@ class Sweep:
     directory: Path
 
     @property
-    def columns(self) -> list[str]:
-        """The columns of the table."""
-        names = [name.rpartition(".")[2] for name in self.axes]
-        short = names if len(set(names)) == len(names) else list(self.axes)
-        return [*short, "method", "view", "claimed ε", "lower bound", "best guess", "verdict"]
+    def table(self) -> Table:
+        """All results, under the values of their settings."""
+        rows = [[*r.point.values(), r.result.method, r.result.label, *evidence_cells(r.result)] for r in self.rows]
+        return Table(str(self.directory), [*self.axes, "method", "view", *EVIDENCE], rows)
 
     @property
     def sentence(self) -> str:
@@ -152,15 +142,12 @@ class Sweep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep, ready for JSON."""
-        return {
-            "sentence": self.sentence,
-            "settings": {name: [as_number(value) for value in values] for name, values in self.axes.items()},
-            "rows": [row.to_dict() for row in self.rows],
-        }
+        settings = {name: [as_number(value) for value in values] for name, values in self.axes.items()}
+        return {"sentence": self.sentence, "settings": settings, "rows": [row.to_dict() for row in self.rows]}
 
     def __str__(self) -> str:
         """The table, and what it says."""
-        return f"{Table('', self.columns, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
+        return f"{self.table.to_text()}\n{self.sentence}"
 
 
 @shown_if_slow()
@@ -202,16 +189,16 @@ def sweep(
     values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
     cells = _cells(path, values, check_count("seeds", seeds), directory)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
-    # In this process a run itself waits for its round to end when SIGTERM comes; workers are stopped at once.
-    with Termination().watched() if workers > 1 else nullcontext():
+    with stopping_on_sigterm():
         for _ in track(runs, "runs", total=len(cells)):
             pass
-    axes = {name: values.get(name) or [cell.point[_SEED] for cell in cells[:seeds]] for name in cells[0].point}
-    rows = [
-        SweptResult(point=cell.point, result=result, directory=cell.directory)
-        for cell in cells
-        for result in shown_results(read_run_directory(cell.directory).results)
-    ]
+    axes: dict[str, list[str]] = {}
+    rows = []
+    for cell in cells:
+        for name, value in cell.point.items():
+            axes[name] = list(dict.fromkeys([*axes.get(name, []), value]))
+        for result in shown_results(read_run_directory(cell.directory).results):
+            rows.append(SweptResult(point=cell.point, result=result, directory=cell.directory))
     swept = Sweep(axes=axes, rows=rows, directory=directory)
     write_json(directory / SUMMARY, envelope([], sweep=swept.to_dict()))
     write_index(directory)
@@ -258,55 +245,34 @@ class _Cell:
 
 def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, directory: Path) -> list[_Cell]:
     """Return all runs, their settings read and checked."""
-    _check(values, seeds)
-    axes = {name: several for name, several in values.items() if len(several) > 1}
-    fixed_settings = [f"{name}={several[0]}" for name, several in values.items() if len(several) == 1]
-    cells = []
-    for combination in itertools.product(*axes.values()):
-        point = dict(zip(axes, combination, strict=True))
-        overrides = [*fixed_settings, *(f"{name}={value}" for name, value in point.items())]
-        first = read_run(file, overrides)
-        for number in range(seeds):
-            seeded = {table: seed + number for table, seed in _seeds(first).items()}
-            if seeds > 1 and not seeded:
-                raise InputError(f"nothing in {file} has a seed: leave out seeds")
-            full = dict(point) if seeds == 1 else {**point, _SEED: str(next(iter(seeded.values())))}
-            settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
-            cells.append(_Cell(point=full, settings=settings, directory=directory / _directory_name(full)))
-    names = [cell.directory.name for cell in cells]
-    folded = [name.casefold() for name in names]  # one directory on macOS and Windows
-    if len(set(folded)) < len(folded):
-        twice = next(name for name in names if folded.count(name.casefold()) > 1)
-        raise InputError(f"two runs would have the directory {twice}: give the values different names")
-    return cells
-
-
-def _check(values: Mapping[str, Sequence[str]], seeds: int) -> None:
+    axes = {name: several for name, several in values.items() if len(several) != 1}
     for name, several in values.items():
-        if not several or "" in several:
-            raise InputError(f"the setting {name} needs values, such as {name}=1,2,4")
-        twice = next((value for value in several if list(several).count(value) > 1), None)
-        if twice is not None:
-            raise InputError(f"the value {twice} of {name} is listed twice")
-        if name.endswith(f".{_SEED}") and seeds > 1:
-            raise InputError(f"both {name} and seeds set the seed: use one of them")
-    if seeds == 1 and all(len(several) == 1 for several in values.values()):
+        if not several or "" in several or len(set(several)) < len(several):
+            raise InputError(f"the setting {name} needs different values, such as {name}=1,2,4; got {list(several)}")
+    if seeds == 1 and not axes:
         raise InputError(
             "there is nothing to sweep: give several values of a setting (--set training.noise_multiplier=0.5,1,2) or "
             "several seeds (--seeds 3)"
         )
-
-
-def _seeds(settings: RunSettings) -> dict[str, int]:
-    """Return the seed of each table that has one."""
-    tables = {**settings.trainings, **settings.methods}
-    return {name: int(getattr(table, _SEED)) for name, table in tables.items() if hasattr(table, _SEED)}
-
-
-def _directory_name(point: Mapping[str, str]) -> str:
-    """Return a run's values as the name of its directory."""
-    pairs = (f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
-    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME].rstrip(".")
+    fixed_settings = [f"{name}={several[0]}" for name, several in values.items() if name not in axes]
+    cells = []
+    for combination in itertools.product(*axes.values()):
+        point = dict(zip(axes, combination, strict=True))
+        overrides = [*fixed_settings, *(f"{name}={value}" for name, value in point.items())]
+        settings = read_run(file, overrides)
+        tables = {**settings.trainings, **settings.methods}
+        first_seeds = {name: int(getattr(table, _SEED)) for name, table in tables.items() if hasattr(table, _SEED)}
+        if seeds > 1 and not first_seeds:
+            raise InputError(f"nothing in {file} has a seed: leave out seeds")
+        for number in range(seeds):
+            if seeds > 1:
+                seeded = {table: seed + number for table, seed in first_seeds.items()}
+                point = {**point, _SEED: str(next(iter(seeded.values())))}
+                settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
+            pairs = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
+            path = directory / re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", pairs)[:_LONGEST_NAME].rstrip(".")
+            cells.append(_Cell(point=point, settings=settings, directory=path))
+    return cells
 
 
 def _run(cell: _Cell) -> None:

@@ -10,9 +10,9 @@ randomized gradients. Trainings give the same bits for the same seed, save check
 | where updates are clipped | `kernels.kernel.clip_factors` |
 | where noise is added | `mechanisms.central.Mechanism.noise` |
 | local mechanisms (LDP-SGD, Gaussian, PrivUnit) | `mechanisms` |
-| what a client does | `client`, `optimizers` |
+| what a client does | `client` |
 | how updates are computed fast | `kernels`, `workers` |
-| rounds, releases to audits, checkpoints | `rounds`, `checkpoint` |
+| rounds, releases to audits, checkpoints | `rounds` |
 | data sets and models | `data`, `models` |
 | all of it as settings of a run | `settings` |
 
@@ -26,22 +26,20 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from coalmine.simulation.client import SGD as SGD
+    from coalmine.simulation.client import Adam as Adam
     from coalmine.simulation.client import LocalTraining as LocalTraining
     from coalmine.simulation.client import evaluate as evaluate
     from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
-    from coalmine.simulation.mechanisms.central import EqualWeights as EqualWeights
     from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
     from coalmine.simulation.mechanisms.central import Mechanism as Mechanism
     from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
-    from coalmine.simulation.mechanisms.central import WeightsBySize as WeightsBySize
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
     from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
     from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
     from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
-    from coalmine.simulation.optimizers import SGD as SGD
-    from coalmine.simulation.optimizers import Adam as Adam
     from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
     from coalmine.simulation.training import train_locally_private as train_locally_private
@@ -49,14 +47,12 @@ if TYPE_CHECKING:
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "coalmine.simulation.client": ("LocalTraining", "evaluate"),
+        "coalmine.simulation.client": ("SGD", "Adam", "LocalTraining", "evaluate"),
         "coalmine.simulation.mechanisms.central": (
             "AdaptiveClipping",
-            "EqualWeights",
             "FixedClipping",
             "Mechanism",
             "NoClipping",
-            "WeightsBySize",
         ),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",
@@ -66,10 +62,6 @@ __getattr__, __all__ = lazy_names(
             "OwnMechanism",
         ),
         "coalmine.simulation.mechanisms.privunit": ("PrivUnit2",),
-        "coalmine.simulation.optimizers": (
-            "SGD",
-            "Adam",
-        ),
         "coalmine.simulation.training": ("CentralTraining", "Training", "train_locally_private"),
     },
 )

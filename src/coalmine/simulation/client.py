@@ -1,10 +1,13 @@
-"""What a client does in a round: epochs of local training from the global model. Also the loss, and test metrics."""
+"""What a client does in a round: epochs of local training from the global model. Also optimizers, loss, test metrics.
+
+Optimizers are rules on lists of tensors, shared by clients, the server and central training. They match ``torch.optim``
+step by step, without its objects: a client's training starts from an empty state each time.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,15 +16,115 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.arrays import Array, Ints
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of
-from coalmine.simulation.optimizers import SGD, Optimizer, check_optimizer
 
 _LOGITS = 4_000_000  # logits per batch of an evaluation, a bound on memory
 
 Stream = Callable[[], np.random.Generator]
 """Returns a fresh generator at the start of a client's random stream. A function, because many clients need none."""
+
+
+OptimizerState = dict[str, list[Tensor]]
+"""An optimizer's state: lists of tensors shaped like the parameters; empty before the first step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """Stochastic gradient descent, with heavy-ball momentum if ``momentum`` is positive.
+
+    Args:
+        learning_rate: The step size, positive.
+        momentum: The momentum factor, in [0, 1).
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> SGD(learning_rate=0.1, momentum=0.9)
+        SGD(learning_rate=0.1, momentum=0.9)
+    """
+
+    learning_rate: float
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate(self.learning_rate)
+        if not 0 <= check_number("momentum", self.momentum) < 1:
+            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
+
+    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: OptimizerState) -> None:
+        """Update ``parameters`` and ``state`` in place."""
+        if self.momentum:
+            if not state:
+                state["momentum"] = [gradient.clone() for gradient in gradients]
+            else:
+                torch._foreach_mul_(state["momentum"], self.momentum)
+                torch._foreach_add_(state["momentum"], gradients)
+            gradients = state["momentum"]
+        torch._foreach_add_(parameters, gradients, alpha=-self.learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015), with bias correction.
+
+    Args:
+        learning_rate: The step size, positive.
+        beta1: Decay rate of the mean of the gradients, in [0, 1).
+        beta2: Decay rate of the mean of their squares, in [0, 1).
+        epsilon: Added to the root of the second moment, as in the paper.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> Adam(learning_rate=0.001).beta2
+        0.999
+    """
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check_rate(self.learning_rate)
+        check_positive("epsilon", self.epsilon)
+        for name in ("beta1", "beta2"):
+            if not 0 <= check_number(name, getattr(self, name)) < 1:
+                raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+
+    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: OptimizerState) -> None:
+        """Update ``parameters`` and ``state`` in place."""
+        if not state:
+            state["mean"] = [torch.zeros_like(gradient) for gradient in gradients]
+            state["square"] = [torch.zeros_like(gradient) for gradient in gradients]
+            state["steps"] = [torch.zeros((), dtype=torch.float64)]
+        state["steps"][0] += 1
+        steps = float(state["steps"][0])
+        torch._foreach_lerp_(state["mean"], gradients, 1 - self.beta1)
+        torch._foreach_mul_(state["square"], self.beta2)
+        torch._foreach_addcmul_(state["square"], gradients, gradients, value=1 - self.beta2)
+        roots = list(torch._foreach_sqrt(state["square"]))
+        torch._foreach_div_(roots, (1 - self.beta2**steps) ** 0.5)
+        torch._foreach_add_(roots, self.epsilon)
+        torch._foreach_addcdiv_(parameters, state["mean"], roots, value=-self.learning_rate / (1 - self.beta1**steps))
+
+
+Optimizer = SGD | Adam
+
+
+def check_optimizer(name: str, optimizer: object) -> None:
+    """Raise `InputError` unless ``optimizer`` is one of this module."""
+    check_kind(name, optimizer, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.simulation")
+
+
+def _check_rate(learning_rate: float) -> None:
+    """Raise `InputError` unless a learning rate is positive and float32 can represent its products."""
+    if check_positive("learning_rate", learning_rate) > 1e30:
+        raise InputError(f"learning_rate must be at most 1e30, got {learning_rate}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +137,6 @@ class LocalTraining:
         optimizer: `SGD` or `Adam`; its state starts empty in every round.
         epochs: Passes over the client's examples, reshuffled before each.
         batch_size: Examples per step; None uses all of them in one batch.
-        mixed_precision: Run forward passes in bfloat16 where torch considers it safe (``torch.autocast``). Parameters,
-            gradients and updates stay float32.
 
     Raises:
         InputError: If an argument is of the wrong type or not positive.
@@ -49,17 +150,12 @@ class LocalTraining:
     optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
     epochs: int = 1
     batch_size: int | None = None
-    mixed_precision: bool = False
 
     def __post_init__(self) -> None:
         check_optimizer("optimizer", self.optimizer)
         check_count("epochs", self.epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-
-    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """The context for forward passes."""
-        return torch.autocast(device.type, dtype=torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def steps(self, examples: int) -> int:
         """The number of steps a client with this many examples takes."""
@@ -77,10 +173,9 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Participant:
-    """One client in a round: its examples, its ``weight`` in the sum, and its random stream."""
+    """One client in a round: its examples and its random stream."""
 
     examples: Examples
-    weight: float
     stream: Stream
 
 

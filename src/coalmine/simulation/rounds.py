@@ -1,33 +1,67 @@
-"""What federated and central training share: rounds, checkpoints, evaluation, releases to audits."""
+"""What federated and central training share: rounds, checkpoints, evaluation, releases to audits.
+
+A checkpoint is the whole state of a training in one safetensors file, whose metadata hold the rest as JSON: no pickle.
+There is no random state to save, because every draw is a function of the seed and the round (`coalmine.seeds`).
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialized
 from torch import Tensor, nn
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
+from coalmine.files import write_whole
 from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, check_audits
-from coalmine.simulation import checkpoint, flat
-from coalmine.simulation.checkpoint import Metrics, TrainingState
-from coalmine.simulation.client import evaluate
+from coalmine.simulation import flat
+from coalmine.simulation.client import OptimizerState, evaluate
 from coalmine.simulation.data.federated import FederatedData, digest_of
 from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 from coalmine.vectors import AnyVector
 
+FORMAT = 2
+_FILE = "checkpoint.safetensors"
+
+Metrics = dict[str, float]
+
 Progress = Callable[[Metrics], None]
 """Called after each round with its metrics."""
+
+
+@dataclass
+class TrainingState:
+    """The state of a training after ``round`` rounds.
+
+    Attributes:
+        model: Parameters of the global model, shape (d,).
+        optimizer: State of the server's optimizer.
+        clip_norm: Clip norm of the next round.
+        round: Number of completed rounds.
+        history: Metrics of each completed round.
+        audits: State of each audit; filled in when a checkpoint is written or read.
+    """
+
+    model: Tensor
+    optimizer: OptimizerState = field(default_factory=dict)
+    clip_norm: float = math.inf
+    round: int = 0
+    history: list[Metrics] = field(default_factory=list)
+    audits: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class Rounds(ABC):
@@ -135,8 +169,8 @@ class Rounds(ABC):
         end = self.rounds if until is None else min(check_count("until", until, least=0), self.rounds)
         directory = None if checkpoints is None else Path(checkpoints)
         check_count("checkpoint_every", checkpoint_every)
-        if directory and checkpoint.holds_one(directory):
-            saved = checkpoint.load(directory, self._fingerprint())
+        if directory and holds_checkpoint(directory):
+            saved = _read(directory, self._fingerprint())
             if saved.round > end:
                 raise InputError(f"{directory} holds a checkpoint after round {saved.round}, past {end}: use another")
             if saved.round > self.state.round:
@@ -162,11 +196,11 @@ class Rounds(ABC):
         self.state.audits = [
             {name: torch.from_numpy(np.array(value)) for name, value in audit.state().items()} for audit in self.audits
         ]
-        checkpoint.save(self.state, Path(directory), self._fingerprint())
+        _write(self.state, Path(directory), self._fingerprint())
 
     def load(self, directory: Path | str) -> Self:
         """Restore a checkpoint of this training; raises `InputError` if it is of another one."""
-        self._restore(checkpoint.load(Path(directory), self._fingerprint()))
+        self._restore(_read(Path(directory), self._fingerprint()))
         return self
 
     def _restore(self, state: TrainingState) -> None:
@@ -231,3 +265,77 @@ def shown(vector: Tensor) -> AnyVector:
     copied = vector.numpy().copy()
     copied.flags.writeable = False
     return copied
+
+
+def holds_checkpoint(directory: Path) -> bool:
+    """Whether ``directory`` holds a checkpoint."""
+    return (directory / _FILE).is_file()
+
+
+def _write(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
+    """Write a checkpoint atomically: a kill at any moment leaves either the old one or the new one.
+
+    ``settings`` identify the training that the state belongs to.
+    """
+    tensors = {"model": state.model}
+    for key, values in state.optimizer.items():
+        for i, tensor in enumerate(values):
+            tensors[f"optimizer.{key}.{i:06d}"] = tensor  # padded, so that names sort like the parameters
+    for i, audit in enumerate(state.audits):
+        for key, tensor in audit.items():
+            tensors[f"audit.{i}.{key}"] = tensor
+    about = {
+        "format": FORMAT,
+        "round": state.round,
+        "clip_norm": state.clip_norm,
+        "history": state.history,
+        "audits": len(state.audits),
+        "settings": dict(settings),
+    }
+    on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
+    content = serialized(on_cpu, metadata={"about": json.dumps(about)})
+    write_whole(directory / _FILE, lambda path: path.write_bytes(content))
+
+
+def _read(directory: Path, settings: Mapping[str, str]) -> TrainingState:
+    """Read a checkpoint; raises `InputError` if it is missing, damaged, of another format or of another training."""
+    path = directory / _FILE
+    if not path.is_file():
+        raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["about"])
+            # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        _check_settings(about, path, settings)
+        state = TrainingState(
+            model=tensors.pop("model"),
+            clip_norm=float(about["clip_norm"]),
+            round=int(about["round"]),
+            history=about["history"],
+            audits=[{} for _ in range(about["audits"])],
+        )
+        for name in sorted(tensors):
+            kind, group, rest = name.split(".", 2)
+            if kind == "optimizer":
+                state.optimizer.setdefault(group, []).append(tensors[name])
+            else:
+                state.audits[int(group)][rest] = tensors[name]
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from None
+    return state
+
+
+def _check_settings(about: Mapping[str, Any], path: Path, settings: Mapping[str, str]) -> None:
+    """Raise `InputError` unless a checkpoint has the right format and is of the training with these settings."""
+    if about["format"] != FORMAT:
+        raise InputError(f"{path} has format {about['format']}, this version of coalmine reads format {FORMAT}")
+    for key, value in settings.items():
+        saved = about["settings"].get(key)
+        if saved != value:
+            hint = ". Call torch.manual_seed before building the model" if key == "the first model" else ""
+            raise InputError(
+                f"{path} belongs to another training: {key} is {saved} in the checkpoint and {value} here{hint}"
+            )

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from coalmine.claims.sampling import Sampling
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
+    from coalmine.simulation.client import Optimizer
     from coalmine.simulation.data import FederatedData, Splits, Task
-    from coalmine.simulation.mechanisms.central import Clipping, Weighting
-    from coalmine.simulation.optimizers import Optimizer
+    from coalmine.simulation.mechanisms.central import Clipping
 
 
 class OptimizerSettings(Settings):
@@ -109,9 +109,6 @@ class TrainingSettings(Settings):
     noise_multiplier: float = Field(
         2.0, ge=0, description="noise multiplier: standard deviation of the noise on the sum, in units of the clip norm"
     )
-    weights: str = Field(
-        "equal", description="how clients are weighted: equal, size or size:CAP; with noise, size needs a CAP"
-    )
     bug: str | None = Field(
         None,
         examples=["noise:0.5"],
@@ -131,11 +128,11 @@ class TrainingSettings(Settings):
         "run can be resumed on another one",
     )
 
-    @field_validator("clip_norm", "cohort", "weights")
+    @field_validator("clip_norm", "cohort")
     @classmethod
     def _readable(cls, value: str, info: ValidationInfo) -> str:
         """Check the syntax here, where the error can name the line of the file."""
-        readers = {"clip_norm": _clipping, "cohort": _sampling, "weights": _weighting}
+        readers = {"clip_norm": _clipping, "cohort": _sampling}
         readers[str(info.field_name)](value)
         return value
 
@@ -169,14 +166,10 @@ class TrainingSettings(Settings):
         return moved(model, self.device)
 
     def mechanism(self) -> Mechanism:
-        """Clipping, weights and noise."""
+        """Clipping and noise."""
         from coalmine.simulation import Mechanism
 
-        return Mechanism(
-            clipping=_clipping(self.clip_norm),
-            noise_multiplier=self.noise_multiplier,
-            weighting=_weighting(self.weights),
-        )
+        return Mechanism(clipping=_clipping(self.clip_norm), noise_multiplier=self.noise_multiplier)
 
     def sampling(self) -> Sampling:
         """The rule for who takes part in a round."""
@@ -225,18 +218,6 @@ def _clipping(text: str) -> Clipping:
         "adaptive:": lambda start: AdaptiveClipping(initial=float(start)),
     }
     return parse_kind(text, kinds, f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}")
-
-
-def _weighting(text: str) -> Weighting:
-    """Parse the setting ``weights``."""
-    from coalmine.simulation import EqualWeights, WeightsBySize
-
-    kinds: dict[str, Callable[[str], Weighting]] = {
-        "equal": lambda _: EqualWeights(),
-        "size": lambda _: WeightsBySize(),
-        "size:": lambda cap: WeightsBySize(int(cap)),
-    }
-    return parse_kind(text, kinds, f"weights must be equal, size or size:CAP, got {text!r}")
 
 
 def _sampling(text: str) -> Sampling:

@@ -22,18 +22,25 @@ from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
-from coalmine.simulation.checkpoint import Metrics, TrainingState
-from coalmine.simulation.client import LocalTraining, loss_of, seed_dropout, tensors
+from coalmine.simulation.client import (
+    SGD,
+    LocalTraining,
+    Optimizer,
+    OptimizerState,
+    check_optimizer,
+    loss_of,
+    seed_dropout,
+    tensors,
+)
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import FlatModel, device_of
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
-from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
-from coalmine.simulation.rounds import Rounds, shown
+from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
 from coalmine.simulation.workers import ClientWork, Workers, one_thread
-from coalmine.vector_kind import VectorKind
+from coalmine.vectors import VectorKind
 from coalmine.vectors import flat as flat_vector
 
 # Frozen rounds keep the updates of all clients if they fit into this many bytes.
@@ -43,7 +50,7 @@ _MOST_BYTES = 1 << 29
 class Training(Rounds):
     """DP-FedAvg on one machine (McMahan et al., 2018).
 
-    In each round a cohort of clients trains from the global model. Their updates are clipped, weighted and summed; the
+    In each round a cohort of clients trains from the global model. Their updates are clipped and summed; the
     mechanism adds noise to the sum and divides it; the server's optimizer moves the model along the result. The same
     arguments give the same bits: with any number of workers, with or without audits that only observe, and from any
     checkpoint.
@@ -54,7 +61,7 @@ class Training(Rounds):
         rounds: Number of rounds.
         sampling: Which clients take part in each round, for instance ``Poisson(0.1)``.
         client: What a client does with the global model; by default one full-batch step of SGD.
-        mechanism: Clipping, weights and noise; by default none of them.
+        mechanism: Clipping and noise; by default neither.
         server: The server's optimizer; by default SGD with learning rate 1, which is federated averaging.
         test: Test data, evaluated after the last round.
         evaluate_every: Evaluate after every this many rounds as well.
@@ -125,7 +132,6 @@ class Training(Rounds):
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
                 audit.describe(layers=layers, sampling=claimed, even_noise=True)
-        self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(self._model.module, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
@@ -179,7 +185,7 @@ class Training(Rounds):
                 audit.observe(number, update=shown(update), trial=trial, divisor=divisor)
 
     def _frozen_updates(self, rounds: int, trial: int) -> PartialSum | None:
-        """Every client's clipped and weighted update (clients, d) on the frozen model; None to train clients anew.
+        """Every client's clipped update (clients, d) on the frozen model; None to train clients anew.
 
         Frozen rounds draw fresh cohorts and fresh noise. Only the order of a client's batches is then drawn once, and
         is part of what the other clients send: bounds on ε hold whatever that is.
@@ -189,7 +195,7 @@ class Training(Rounds):
         if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
         everyone = np.arange(population)
-        items = self._work.items(state.round, trial, everyone, self._weights, state.clip_norm)
+        items = self._work.items(state.round, trial, everyone, state.clip_norm)
         rows = torch.empty(population, self.dim, device=state.model.device)
         norms, losses = np.empty(population), np.empty(population)
         for item, part in zip(items, self._workers.each(ClientWork.updates, state.model, items), strict=True):
@@ -231,9 +237,8 @@ class Training(Rounds):
         """One round's release: the noisy mean update, its divisor, and the clients' norms and losses (not released)."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.sampling.draw(population, self.rounds, seed=self.seed, round=number, trial=trial)
-        weights = self._weights[cohort]
         if frozen is None:
-            items = self._work.items(number, trial, cohort, weights, clip_norm)
+            items = self._work.items(number, trial, cohort, clip_norm)
             clients = self._workers.sum(self.state.model, items)
             self._check_finite(np.concatenate([np.arange(0), *(item.clients for item in items)]), clients)
         else:
@@ -251,7 +256,7 @@ class Training(Rounds):
             # The number of clients that took part is private; the expected number is not.
             divisor += expected
         else:
-            divisor += float(weights.sum())
+            divisor += len(cohort)
         divisor = divisor or 1.0
         total /= divisor
         return total, divisor, clients.norms, clients.losses

@@ -34,12 +34,11 @@ from coalmine.simulation.kernels.kernel import Kernel, PartialSum
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A chunk of a round's cohort: which clients, their weights in the sum, and the clip norm."""
+    """A chunk of a round's cohort: which clients, and the clip norm."""
 
     round: int
     trial: int
     clients: Ints
-    weights: Floats
     clip_norm: float
 
 
@@ -51,19 +50,17 @@ class ClientWork:
     kernel: Kernel
     seed: int
 
-    def items(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[WorkItem]:
+    def items(self, round: int, trial: int, clients: Ints, clip_norm: float) -> list[WorkItem]:
         """Cut a cohort into work items."""
         if not len(clients):
             return []
         # Largest clients first: chunks then hold clients of similar size, and no large one is left for the end.
-        order = np.argsort(-self.data.sizes[clients], kind="stable")
-        clients, weights = clients[order], weights[order]
+        clients = clients[np.argsort(-self.data.sizes[clients], kind="stable")]
         stops = np.cumsum(self.kernel.chunks(self.data.sizes[clients].tolist()))[:-1]
-        chunks = zip(np.split(clients, stops), np.split(weights, stops), strict=True)
-        return [WorkItem(round, trial, chunk, chunk_weights, clip_norm) for chunk, chunk_weights in chunks]
+        return [WorkItem(round, trial, chunk, clip_norm) for chunk in np.split(clients, stops)]
 
     def sum(self, model: Tensor, item: WorkItem) -> PartialSum:
-        """The clipped and weighted sum of the item's clients, trained from ``model``."""
+        """The clipped sum of the item's clients, trained from ``model``."""
         return self.kernel.clipped_sum(model, self._participants(item), item.clip_norm, torch.empty_like(model))
 
     def updates(self, model: Tensor, item: WorkItem) -> PartialSum:
@@ -77,9 +74,9 @@ class ClientWork:
     def _participants(self, item: WorkItem) -> list[Participant]:
         """The item's clients, each with its own random stream."""
         participants = []
-        for client, weight in zip(item.clients.tolist(), item.weights.tolist(), strict=True):
+        for client in item.clients.tolist():
             stream = partial(generator, self.seed, "batches", client, item.round, item.trial)
-            participants.append(Participant(self.data.client(client), weight, stream))
+            participants.append(Participant(self.data.client(client), stream))
         return participants
 
 

@@ -12,89 +12,42 @@ Example:
     ('simultaneous', True)
 """
 
-from coalmine.stats.epsilon import Estimate
-from coalmine.stats.estimators import CAVEATS, METHODS, estimate, estimates_from_counts, estimates_from_guesses
-from coalmine.stats.gaussian import (
-    AndersonDarling,
-    anderson_darling,
-    epsilon_gaussian,
-    epsilon_gdp,
-    gaussian_fit,
-    gaussian_shift,
-    moments,
-    sigma_gaussian,
-    threshold_epsilon,
-)
-from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null, OrthogonalCosineNull
-from coalmine.stats.one_run import (
-    Guesses,
-    one_run,
-    one_run_fdp,
-    one_run_fdp_from_guesses,
-    one_run_from_guesses,
-    one_run_p_value,
-)
-from coalmine.stats.rank_tests import Design
-from coalmine.stats.rates import (
-    Counts,
-    best_threshold,
-    epsilon_from_counts,
-    epsilon_from_log_rates,
-    epsilon_from_rates,
-    plug_in,
-    rate_bounds,
-)
-from coalmine.stats.scores import Scores
-from coalmine.stats.sequential import SequentialBound, SequentialTest
-from coalmine.stats.simultaneous_bound import ceiling, gdp, p_value, refutes, simultaneous, split
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
-
-__all__ = [
-    "CAVEATS",
-    "METHODS",
-    "AndersonDarling",
-    "ApproximateDP",
-    "CosineNull",
-    "Counts",
-    "Design",
-    "Estimate",
-    "GaussianDP",
-    "Guesses",
-    "LargestOfNull",
-    "LikelihoodRatioNull",
-    "NormalNull",
-    "Null",
-    "OrthogonalCosineNull",
-    "Scores",
-    "SequentialBound",
-    "SequentialTest",
-    "anderson_darling",
-    "best_threshold",
-    "ceiling",
-    "epsilon_from_counts",
-    "epsilon_from_log_rates",
-    "epsilon_from_rates",
-    "epsilon_gaussian",
-    "epsilon_gdp",
-    "estimate",
-    "estimates_from_counts",
-    "estimates_from_guesses",
-    "gaussian_fit",
-    "gaussian_shift",
-    "gdp",
-    "group_parameters",
-    "moments",
-    "one_run",
-    "one_run_fdp",
-    "one_run_fdp_from_guesses",
-    "one_run_from_guesses",
-    "one_run_p_value",
-    "p_value",
-    "plug_in",
-    "rate_bounds",
-    "refutes",
-    "sigma_gaussian",
-    "simultaneous",
-    "split",
-    "threshold_epsilon",
-]
+from coalmine.stats.epsilon import Estimate as Estimate
+from coalmine.stats.estimators import CAVEATS as CAVEATS
+from coalmine.stats.estimators import METHODS as METHODS
+from coalmine.stats.estimators import estimate as estimate
+from coalmine.stats.estimators import estimates_from_counts as estimates_from_counts
+from coalmine.stats.estimators import estimates_from_guesses as estimates_from_guesses
+from coalmine.stats.gaussian import anderson_darling as anderson_darling
+from coalmine.stats.gaussian import epsilon_gaussian as epsilon_gaussian
+from coalmine.stats.gaussian import epsilon_gdp as epsilon_gdp
+from coalmine.stats.gaussian import gaussian_fit as gaussian_fit
+from coalmine.stats.gaussian import gaussian_shift as gaussian_shift
+from coalmine.stats.gaussian import sigma_gaussian as sigma_gaussian
+from coalmine.stats.nulls import CosineNull as CosineNull
+from coalmine.stats.nulls import LargestOfNull as LargestOfNull
+from coalmine.stats.nulls import LikelihoodRatioNull as LikelihoodRatioNull
+from coalmine.stats.nulls import NormalNull as NormalNull
+from coalmine.stats.nulls import Null as Null
+from coalmine.stats.nulls import OrthogonalCosineNull as OrthogonalCosineNull
+from coalmine.stats.one_run import Guesses as Guesses
+from coalmine.stats.one_run import one_run as one_run
+from coalmine.stats.one_run import one_run_fdp as one_run_fdp
+from coalmine.stats.one_run import one_run_fdp_from_guesses as one_run_fdp_from_guesses
+from coalmine.stats.one_run import one_run_from_guesses as one_run_from_guesses
+from coalmine.stats.rank_tests import Design as Design
+from coalmine.stats.rates import Counts as Counts
+from coalmine.stats.rates import best_threshold as best_threshold
+from coalmine.stats.rates import epsilon_from_counts as epsilon_from_counts
+from coalmine.stats.rates import epsilon_from_rates as epsilon_from_rates
+from coalmine.stats.rates import plug_in as plug_in
+from coalmine.stats.scores import Scores as Scores
+from coalmine.stats.sequential import SequentialBound as SequentialBound
+from coalmine.stats.sequential import SequentialTest as SequentialTest
+from coalmine.stats.simultaneous_bound import ceiling as ceiling
+from coalmine.stats.simultaneous_bound import gdp as gdp
+from coalmine.stats.simultaneous_bound import p_value as p_value
+from coalmine.stats.simultaneous_bound import simultaneous as simultaneous
+from coalmine.stats.simultaneous_bound import split as split
+from coalmine.stats.tradeoff import ApproximateDP as ApproximateDP
+from coalmine.stats.tradeoff import GaussianDP as GaussianDP

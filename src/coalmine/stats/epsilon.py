@@ -104,17 +104,17 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary, in which an infinite ε is the string ``"inf"``."""
-        flags = ("doubtful", "few_scores")
-        record = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", *flags)}
-        record |= {flag: True for flag in flags if getattr(self, flag)}
+        record = asdict(self)
+        # Fields that are seldom set are left out of results in which they are not.
+        for name in ("stricter", "doubtful", "few_scores"):
+            if not record[name]:
+                del record[name]
         if self.stricter:
             record["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
-        return record
+        return {name: "inf" if value == math.inf else value for name, value in record.items()}
 
 
-def largest(
-    margin: Callable[[float], float], *, floor: float = 0.0, relative: float = 1e-10, near: float | None = None
-) -> float:
+def largest(margin: Callable[[float], float], *, floor: float = 0.0, relative: float = 1e-10) -> float:
     """Return the largest x ≥ ``floor`` with ``margin(x) ≤ 0``, for a margin that grows with x, by bisection.
 
     ``floor`` if the margin is already positive there, infinity if it is not beyond 10³⁰⁰. Any other result satisfies
@@ -124,7 +124,6 @@ def largest(
         margin: What must not be positive. Infinite values, where only the sign is known, are fine.
         floor: Where to start.
         relative: Relative width at which the bisection stops.
-        near: A guess, which saves evaluations and does not change the result.
     """
     inside, outside = -math.inf, math.inf  # the condition holds up to here, and fails from there on
     margin_inside, margin_outside = -math.inf, math.inf
@@ -152,8 +151,6 @@ def largest(
                 margin_inside /= 2 if streak < -1 else 1
         return x <= inside
 
-    if near is not None and near > floor:
-        holds(near)
     if not holds(floor):
         return floor
     low, high = floor, max(1.0, 2 * floor)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -19,13 +20,7 @@ from coalmine.errors import InputError, NotApplicableError, check_count, check_n
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
-from coalmine.stats.one_run import (
-    Guesses,
-    one_run,
-    one_run_fdp,
-    one_run_fdp_from_guesses,
-    one_run_from_guesses,
-)
+from coalmine.stats.one_run import Guesses, one_run, one_run_fdp, one_run_fdp_from_guesses, one_run_from_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.rates import Counts, best_threshold, epsilon_from_counts, plug_in
 from coalmine.stats.scores import Scores
@@ -48,58 +43,32 @@ METHODS = (
 
 CAVEATS: Mapping[str, str] = MappingProxyType(
     {
-        "simultaneous": (
-            "Runs many tests, fixed before the scores were seen, at one joint error rate. A lower bound if the "
-            "canaries' scores do not influence one another."
-        ),
-        "exact-null": (
-            "Runs many tests at one joint error rate against the known score distribution of a held-out canary, so "
-            "false positives are computed rather than counted. A lower bound if that distribution is exact and the "
-            " inserted canaries' scores do not influence one another."
-        ),
-        "split": (
-            "Chooses one test on half of the canaries and runs it on the other half. A lower bound, but often a weak "
-            "one."
-        ),
-        "one-run": (
-            "Counts correct membership guesses in a single training run; canaries may influence one another. A "
-            "lower bound if each canary was inserted by its own fair coin flip."
-        ),
-        "clopper-pearson": (
-            "Exact confidence intervals for TPR and FPR at one threshold. A lower bound if the threshold was fixed "
-            "before the scores were seen."
-        ),
-        "plug-in": (
-            "Log ratio of the observed TPR and FPR, without error bars. An estimate that exceeds 0 by chance alone."
-        ),
-        "gdp": (
-            "The tests of simultaneous, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an "
-            "estimate for any other."
-        ),
-        "one-run-fdp": (
-            "The one-run test, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an estimate for "
-            "any other."
-        ),
-        "gaussian-shift": (
-            "Assumes that inserted and held-out scores are bell-shaped with the same spread. A good estimate for "
-            "Gaussian scores, meaningless for others."
-        ),
-        "gaussian-fit": (
-            "Fits separate normal distributions to the inserted and held-out scores. An estimate, biased upward: a "
-            "small error in a fitted spread changes ε a lot."
-        ),
-        "best-threshold": (
-            "The largest log ratio of TPR and FPR over all thresholds, evaluated on the scores that chose the "
-            "threshold, as papers publish it. An estimate, biased upward."
-        ),
-        "median-exposure": (
-            "ε from the median rank of the inserted canaries among references that were held out. A point estimate "
-            "without error bars."
-        ),
-        "anytime": (
-            "Bets against the claim on one trial after another, as earlier trials suggest. A lower bound at every "
-            "moment, also if trials stop because of what they showed; needs a fair coin for each trial."
-        ),
+        "simultaneous": "Many tests, fixed before the scores were seen, at one joint error rate. A lower bound if the "
+        "canaries' scores do not influence one another.",
+        "exact-null": "Many tests at one joint error rate against the known score distribution of a held-out canary. A "
+        "lower bound if that distribution is exact and the inserted canaries' scores do not influence one another.",
+        "split": "Chooses one test on half of the canaries and runs it on the other half. A lower bound, often a weak "
+        "one.",
+        "one-run": "Counts correct membership guesses in a single training run; canaries may influence one another. A "
+        "lower bound if each canary was inserted by its own fair coin flip.",
+        "clopper-pearson": "Exact confidence intervals for TPR and FPR at one threshold. A lower bound if the "
+        "threshold was fixed before the scores were seen.",
+        "plug-in": "Log ratio of the observed TPR and FPR, without error bars. An estimate that exceeds 0 by chance "
+        "alone.",
+        "gdp": "The tests of simultaneous, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an "
+        "estimate for any other.",
+        "one-run-fdp": "The one-run test, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an "
+        "estimate for any other.",
+        "gaussian-shift": "Assumes that inserted and held-out scores are bell-shaped with the same spread. A good "
+        "estimate for Gaussian scores, meaningless for others.",
+        "gaussian-fit": "Fits separate normal distributions to the inserted and held-out scores. An estimate, biased "
+        "upward: a small error in a fitted spread changes ε a lot.",
+        "best-threshold": "The largest log ratio of TPR and FPR over all thresholds, evaluated on the scores that "
+        "chose the threshold, as papers publish it. An estimate, biased upward.",
+        "median-exposure": "ε from the median rank of the inserted canaries among references that were held out. A "
+        "point estimate without error bars.",
+        "anytime": "Bets against the claim on one trial after another. A lower bound at every moment, even if trials "
+        "stop because of what they showed; needs a fair coin for each trial.",
         "low-fpr": "Log ratio of TPR and FPR at a low false positive rate. A point estimate without error bars.",
     }
 )
@@ -167,17 +136,9 @@ def estimate(
     if lower_is_member:
         if null is not None:
             raise InputError("lower_is_member does not work with a null: negate the losses and pass the negated null")
-        estimates = estimate(
-            -finite_list("members", members),
-            None if nonmembers is None else -finite_list("nonmembers", nonmembers),
-            delta=delta,
-            confidence=confidence,
-            threshold=None if threshold is None else -threshold,
-            design=design,
-            copies=copies,
-            methods=methods,
-        )
-        return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in estimates]
+        members = -finite_list("members", members)
+        nonmembers = None if nonmembers is None else -finite_list("nonmembers", nonmembers)
+        threshold = None if threshold is None else -threshold
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     if threshold is not None:
         if not math.isfinite(check_number("threshold", threshold)):
@@ -188,8 +149,11 @@ def estimate(
             raise InputError(
                 f"estimators at a fixed threshold do not account for copies, got {copies}: drop one of the two"
             )
-    applicable = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
-    return _run(applicable, methods)
+    estimators = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
+    estimates = _run(estimators, methods)
+    if lower_is_member:
+        return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in estimates]
+    return estimates
 
 
 def estimates_from_counts(
@@ -244,13 +208,9 @@ def estimates_from_guesses(
         >>> [result.valid for result in estimates_from_guesses(Guesses(canaries=1000, guesses=100, correct=90))]
         [True, False]
     """
-    return _run(
-        {
-            "one-run": partial(one_run_from_guesses, guesses, delta=delta, confidence=confidence),
-            "one-run-fdp": partial(one_run_fdp_from_guesses, guesses, delta=delta, confidence=confidence),
-        },
-        methods,
-    )
+    terms = {"delta": delta, "confidence": confidence}
+    pure = partial(one_run_from_guesses, guesses, **terms)
+    return _run({"one-run": pure, "one-run-fdp": partial(one_run_fdp_from_guesses, guesses, **terms)}, methods)
 
 
 def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> list[Estimate]:
@@ -272,40 +232,35 @@ def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> 
 
 def _at_threshold(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Estimator]:
     """Return the estimators that need one fixed threshold, by name."""
-    return {
-        "clopper-pearson": partial(
-            epsilon_from_counts, counts, delta=delta, confidence=confidence, threshold=threshold
-        ),
-        "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold),
-    }
+    exact = partial(epsilon_from_counts, counts, delta=delta, confidence=confidence, threshold=threshold)
+    return {"clopper-pearson": exact, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
 
 
 def _applicable(
     scores: Scores, delta: float, confidence: float, threshold: float | None, design: Design, copies: int
 ) -> dict[str, Estimator]:
     """Return the estimators that apply to these scores by name, in the order of `METHODS`."""
-    recommended = "simultaneous" if scores.null is None else "exact-null"
-    methods: dict[str, Estimator] = {
-        recommended: partial(simultaneous, scores, delta=delta, confidence=confidence, design=design, copies=copies)
-    }
-    if scores.null is None and design == "coin-flips":
-        methods["one-run"] = partial(one_run, scores, delta=delta, confidence=confidence, copies=copies)
-    if copies > 1:
-        return methods  # the others would bound the ε of all copies together
-    on_scores: dict[str, Callable[..., Estimate]] = {
-        "gdp": partial(gdp, design=design),
-        "gaussian-shift": gaussian_shift,
-        "gaussian-fit": gaussian_fit,
-    }
-    if scores.null is None:
-        on_scores |= {"split": split, "best-threshold": best_threshold}
+    terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    tests = partial(simultaneous, scores, **terms, design=design, copies=copies)
+    if scores.null is not None:
+        applicable: dict[str, Estimator] = {"exact-null": tests}
+    else:
+        applicable = {"simultaneous": tests}
         if design == "coin-flips":
-            on_scores |= {"one-run-fdp": one_run_fdp}
-    for name, method in on_scores.items():
-        methods[name] = partial(method, scores, delta=delta, confidence=confidence)
+            applicable["one-run"] = partial(one_run, scores, **terms, copies=copies)
+    if copies > 1:
+        return applicable  # the others would bound the ε of all copies together
+    applicable["gdp"] = partial(gdp, scores, **terms, design=design)
+    applicable["gaussian-shift"] = partial(gaussian_shift, scores, **terms)
+    applicable["gaussian-fit"] = partial(gaussian_fit, scores, **terms)
+    if scores.null is None:
+        applicable["split"] = partial(split, scores, **terms)
+        applicable["best-threshold"] = partial(best_threshold, scores, **terms)
+        if design == "coin-flips":
+            applicable["one-run-fdp"] = partial(one_run_fdp, scores, **terms)
     if threshold is not None:
-        methods |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
-    return {name: methods[name] for name in METHODS if name in methods}
+        applicable |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
+    return {name: applicable[name] for name in METHODS if name in applicable}
 
 
 def _named(name: str, applicable: Mapping[str, Estimator]) -> Estimator:

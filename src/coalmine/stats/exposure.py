@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, Self
 
 import numpy as np
@@ -18,12 +17,15 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.arrays import Floats, finite_array, finite_list
-from coalmine.errors import InputError, check_confidence, check_count, check_positive, check_probability
+from coalmine.errors import InputError, check_confidence, check_count, check_probability
 from coalmine.stats.epsilon import Estimate
 
 LN2 = math.log(2)
 MAX_SHAPE = 100.0
 MIN_FIT = 10
+
+# A Gauss–Legendre rule on (0, 40), beyond which the integrand of the skew-normal tail is below e^−38 of its start.
+_NODES, _WEIGHTS = 20 * (1 + np.polynomial.legendre.leggauss(64)[0]), 20 * np.polynomial.legendre.leggauss(64)[1]
 
 
 def ranks(canaries: ArrayLike, references: ArrayLike, *, ties: Literal["middle", "worst", "best"] = "middle") -> Floats:
@@ -158,11 +160,6 @@ def low_fpr_epsilon(ranks: ArrayLike, references: int, fpr: float) -> Estimate:
     return Estimate(method="low-fpr", epsilon=epsilon, valid=False, threshold=1.0 + flagged)
 
 
-def per_copy_epsilon(epsilon: float, copies: int) -> float:
-    """Return the ε of one copy of a canary that was inserted ``copies`` times: ε/copies, by group privacy at δ = 0."""
-    return _epsilon(epsilon) / check_count("copies", copies)
-
-
 def calibrate(losses: ArrayLike, reference_model_losses: ArrayLike) -> Floats:
     """Subtract from each loss the example's mean loss under models that never saw it (Watson et al., 2021).
 
@@ -230,107 +227,13 @@ def _ranks(values: ArrayLike, references: int) -> Floats:
     return array
 
 
-def _epsilon(value: float) -> float:
-    """Return a finite ε of at least 0."""
-    if not 0 <= value < math.inf:
-        raise InputError(f"epsilon must be a finite number of at least 0, got {value}")
-    return float(value)
-
-
-def random_mean(references: float) -> float:
-    """Return the exact mean exposure of a canary that was not memorized; 1/ln 2 for infinitely many references."""
-    n = _references(references)
-    if n == math.inf:
-        return 1 / LN2
-    return float(math.log2(n) - special.gammaln(n + 2) / (n + 1) / LN2)
-
-
-def random_quantile(references: float, probability: float) -> float:
-    """Return the least e such that a canary that was not memorized has exposure ≤ e with at least this probability."""
-    n, p = _references(references), check_probability("probability", probability)
-    if n == math.inf:
-        return -math.log1p(-p) / LN2
-    # The product is rounded, so check with the quotient whether `count` of the n + 1 equally likely ranks suffice.
-    count = max(math.ceil(p * (n + 1)) - 1, 1)
-    while count / (n + 1) < p:
-        count += 1
-    return math.log2(n) - math.log2(n + 2 - count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderStatistic:
-    """Distribution of the exposure of the k-th most exposed of m canaries, if none was memorized.
-
-    Exact for losses without ties: canaries and references are then exchangeable, and the number of references ahead of
-    the canary is beta-binomial.
-
-    Args:
-        references: Number of references that the canaries share; `math.inf` is allowed. Time is linear in it.
-        canaries: Number m of canaries.
-        position: Position k of the canary, from 1 for the most exposed.
-
-    Raises:
-        InputError: If a number is out of range.
-
-    Example:
-        >>> top = OrderStatistic(references=1000, canaries=100, position=1)
-        >>> round(top.mean(), 1), round(top.quantile(0.5), 1)
-        (7.2, 7.0)
-    """
-
-    references: float
-    canaries: int
-    position: int
-
-    def __post_init__(self) -> None:
-        _references(self.references)
-        check_count("canaries", self.canaries)
-        if check_count("position", self.position) > self.canaries:
-            raise InputError(f"position must be at most the {self.canaries} canaries, got {self.position}")
-
-    def mean(self) -> float:
-        """Return the mean exposure."""
-        if self.references == math.inf:
-            return float(special.digamma(self.canaries + 1) - special.digamma(self.position)) / LN2
-        ahead = self._ahead()
-        return float(math.log2(self.references) - ahead @ np.log2(np.arange(1, ahead.size + 1)))
-
-    def quantile(self, probability: float) -> float:
-        """Return the least e such that the exposure is ≤ e with at least this probability."""
-        p = check_probability("probability", probability)
-        if self.references == math.inf:
-            return float(-np.log2(special.betainccinv(self.position, self.canaries - self.position + 1, p)))
-        ahead = self._ahead()
-        # Each tail is summed from its own end to keep far quantiles accurate. The slack absorbs rounding where a
-        # probability is met exactly, as for a median by symmetry.
-        if p < 0.5:
-            rank = ahead.size - np.searchsorted(np.cumsum(ahead[::-1]), p * (1 - 1e-9))
-        else:
-            rank = 1 + np.searchsorted(np.cumsum(ahead), (1 - p) * (1 + 1e-9), side="right")
-        return math.log2(self.references) - math.log2(rank)
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return an equal-tailed interval that contains the exposure with at least this probability."""
-        tail = (1 - check_confidence(confidence)) / 2
-        return self.quantile(tail), self.quantile(1 - tail)
-
-    def _ahead(self) -> Floats:
-        """Return the probabilities of 0…n references ahead of the canary, shape (n + 1,)."""
-        n, after = int(self.references), self.canaries - self.position
-        k = np.arange(n + 1.0)
-        log = special.gammaln(k + self.position) - special.gammaln(k + 1)
-        log = log + (special.gammaln(k + after + 1) - special.gammaln(k + 1))[::-1]
-        weights = np.exp(log - log.max())
-        return np.asarray(weights / weights.sum())
-
-
 @dataclass(frozen=True)
 class RandomGuessing:
     """Distribution of exposures if nothing was memorized: m canaries exchangeable with n shared references.
 
-    ``mean``, ``median`` and ``quantile`` are for a single canary (Jagielski, 2023, Section 2.1). Compare the most
-    exposed of m canaries with ``order_statistic(1)``, and the median exposure of all of them with
-    ``sample_median_mean`` and ``sample_median_interval``.
+    ``mean`` and ``quantile`` are for the canary at a position, 1 being the most exposed; without a position they are
+    for a single canary (Jagielski, 2023, Section 2.1). Compare the median exposure of all canaries with
+    ``sample_median_mean`` and ``sample_median_interval``. Exact for losses without ties; time is linear in n.
 
     Args:
         references: Number n of references; `math.inf` is the baseline of extrapolated exposure.
@@ -341,8 +244,8 @@ class RandomGuessing:
 
     Example:
         >>> baseline = RandomGuessing(references=1000, canaries=101)
-        >>> round(baseline.mean(), 2), round(baseline.median(), 2)
-        (1.43, 1.0)
+        >>> round(baseline.mean(), 2), round(baseline.median(), 2), round(baseline.mean(position=1), 2)
+        (1.43, 1.0, 7.18)
         >>> [round(end, 2) for end in baseline.sample_median_interval()]
         [0.73, 1.32]
     """
@@ -351,28 +254,40 @@ class RandomGuessing:
     canaries: int = 1
 
     def __post_init__(self) -> None:
-        _references(self.references)
+        if self.references != math.inf:
+            check_count("references", self.references)
         check_count("canaries", self.canaries)
 
-    def mean(self) -> float:
-        """Return the mean exposure of one canary, which is also that of the average over all of them."""
-        return random_mean(self.references)
+    def mean(self, position: int | None = None) -> float:
+        """Return the mean exposure."""
+        m, k = self._order(position)
+        if self.references == math.inf:
+            return float(special.digamma(m + 1) - special.digamma(k)) / LN2
+        ahead = self._ahead(m, k)
+        return float(math.log2(self.references) - ahead @ np.log2(np.arange(1, ahead.size + 1)))
 
     def median(self) -> float:
         """Return the median exposure of one canary: about 1 bit."""
-        return random_quantile(self.references, 0.5)
+        return self.quantile(0.5)
 
-    def quantile(self, probability: float) -> float:
-        """Return a quantile of the exposure of one canary: about −log2(1 − probability)."""
-        return random_quantile(self.references, probability)
-
-    def order_statistic(self, position: int) -> OrderStatistic:
-        """Return the distribution of the exposure of the ``position``-th most exposed canary."""
-        return OrderStatistic(references=self.references, canaries=self.canaries, position=position)
+    def quantile(self, probability: float, position: int | None = None) -> float:
+        """Return the least e such that the exposure is ≤ e with at least this probability."""
+        p = check_probability("probability", probability)
+        m, k = self._order(position)
+        if self.references == math.inf:
+            return float(-np.log2(special.betainccinv(k, m - k + 1, p)))
+        ahead = self._ahead(m, k)
+        # Each tail is summed from its own end to keep far quantiles accurate. The slack absorbs rounding where a
+        # probability is met exactly, as for a median by symmetry.
+        if p < 0.5:
+            rank = ahead.size - np.searchsorted(np.cumsum(ahead[::-1]), p * (1 - 1e-9))
+        else:
+            rank = 1 + np.searchsorted(np.cumsum(ahead), (1 - p) * (1 + 1e-9), side="right")
+        return math.log2(self.references) - math.log2(rank)
 
     def sample_median_mean(self) -> float:
         """Return the mean of the median of the m exposures."""
-        return (self._upper_middle().mean() + self._lower_middle().mean()) / 2
+        return (self.mean((self.canaries + 1) // 2) + self.mean(self.canaries // 2 + 1)) / 2
 
     def sample_median_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return an interval that contains the median of the m exposures with at least this probability.
@@ -380,20 +295,23 @@ class RandomGuessing:
         For an even m it contains both of the middle exposures.
         """
         tail = (1 - check_confidence(confidence)) / 2
-        return self._lower_middle().quantile(tail), self._upper_middle().quantile(1 - tail)
+        return self.quantile(tail, self.canaries // 2 + 1), self.quantile(1 - tail, (self.canaries + 1) // 2)
 
-    def _upper_middle(self) -> OrderStatistic:
-        """Return the distribution of the larger of the two middle exposures; of the middle one for an odd m."""
-        return self.order_statistic((self.canaries + 1) // 2)
+    def _order(self, position: int | None) -> tuple[int, int]:
+        """Return the number of canaries to order and the position among them; a single canary without a position."""
+        if position is None:
+            return 1, 1
+        if check_count("position", position) > self.canaries:
+            raise InputError(f"position must be at most the {self.canaries} canaries, got {position}")
+        return self.canaries, position
 
-    def _lower_middle(self) -> OrderStatistic:
-        """Return the distribution of the smaller of the two middle exposures; of the middle one for an odd m."""
-        return self.order_statistic(self.canaries // 2 + 1)
-
-
-def _references(value: float) -> float:
-    """Return a number of references, which may be infinite."""
-    return math.inf if value == math.inf else check_count("references", value)
+    def _ahead(self, canaries: int, position: int) -> Floats:
+        """Return the probabilities of 0…n references ahead of the canary, which are beta-binomial, shape (n + 1,)."""
+        k, after = np.arange(int(self.references) + 1.0), canaries - position
+        log = special.gammaln(k + position) - special.gammaln(k + 1)
+        log = log + (special.gammaln(k + after + 1) - special.gammaln(k + 1))[::-1]
+        weights = np.exp(log - log.max())
+        return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True)
@@ -404,21 +322,13 @@ class SkewNormal:
     scale: float
     shape: float
 
-    def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
-        for name in ("location", "shape"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} must be a finite number, got {getattr(self, name)}")
-
     @classmethod
     def fit(cls, references: ArrayLike) -> Self:
         """Return the maximum likelihood fit among shapes within ±`MAX_SHAPE`.
 
-        Without a limit the most likely shape can be infinite. For a fixed shape the log-likelihood is concave in
-        (1/scale, location/scale), so only the shape needs a search. The search is over the skewness, in which the
-        likelihood has no spurious stationary point at the normal distribution.
+        Without a limit the most likely shape can be infinite.
         """
-        from scipy.optimize import minimize_scalar  # slow to import
+        from scipy.optimize import minimize  # slow to import
 
         losses = finite_list("references", references)
         if losses.size < MIN_FIT:
@@ -434,19 +344,27 @@ class SkewNormal:
         mean, deviation = float(unit.mean()), float(unit.std())
         x = (unit - mean) / deviation
 
-        grid = np.linspace(-1, 1, 7) * _skewness(MAX_SHAPE)
-        costs = [_best_given_skewness(x, skewness)[0] for skewness in grid]
-        best = int(np.argmin(costs))
-        refined = minimize_scalar(
-            lambda skewness: _best_given_skewness(x, skewness)[0],
-            bounds=(grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]),
-            method="bounded",
-            options={"xatol": 1e-8},
-        )
-        skewness = float(refined.x if refined.fun < costs[best] else grid[best])
-        _, inverse_scale, shift = _best_given_skewness(x, skewness)
+        def cost(parameters: Floats) -> tuple[float, Floats]:
+            """Return the mean negative log-likelihood without constants, and its gradient."""
+            inverse_scale, shift, shape = parameters
+            z = inverse_scale * x - shift
+            mills = math.sqrt(2 / math.pi) / special.erfcx(-shape * z / math.sqrt(2))  # φ/Φ at shape · z
+            slope = z - shape * mills
+            value = float(np.mean(z * z / 2 - special.log_ndtr(shape * z))) - math.log(inverse_scale)
+            return value, np.array([np.mean(slope * x) - 1 / inverse_scale, -np.mean(slope), -np.mean(mills * z)])
+
+        fits = []
+        # The normal distribution is a stationary point for any losses, so searches start on either side of it.
+        for shape in (-MAX_SHAPE / 2, -3.0, -1.0, 1.0, 3.0, MAX_SHAPE / 2):
+            # x has mean 0 and variance 1: start at the distribution of this shape with these moments.
+            location = math.sqrt(2 / math.pi) * shape / math.hypot(1, shape)
+            start = np.array([math.sqrt(1 - location**2), -location, shape])
+            limits = [(1e-6, None), (None, None), (-MAX_SHAPE, MAX_SHAPE)]
+            precision = {"ftol": 1e-15, "gtol": 1e-10, "maxls": 60, "maxiter": 2000}
+            fits.append(minimize(cost, start, jac=True, method="L-BFGS-B", bounds=limits, options=precision))
+        inverse_scale, shift, shape = min(fits, key=lambda fit: fit.fun).x.tolist()
         location = low + spread * (mean + deviation * shift / inverse_scale)
-        return cls(location, spread * deviation / inverse_scale, _shape(skewness)[0])
+        return cls(location, spread * deviation / inverse_scale, shape)
 
     def logcdf(self, x: ArrayLike) -> Floats:
         """Return ln P(X ≤ x), with a relative accuracy of about 1e-13 however far ``x`` is in the lower tail."""
@@ -460,54 +378,6 @@ class SkewNormal:
         return np.where(z <= 0, both + np.log1p(-np.exp(tail - both)), np.log1p(-np.exp(tail)))
 
 
-def _skewness(shape: float) -> float:
-    """Return the skewness of a shape."""
-    mean = math.sqrt(2 / math.pi) * shape / math.hypot(1, shape)
-    return (4 - math.pi) / 2 * (mean / math.sqrt(1 - mean**2)) ** 3
-
-
-def _shape(skewness: float) -> tuple[float, float]:
-    """Return the shape with this skewness, and the mean of its standard form."""
-    ratio = float(np.cbrt(2 * skewness / (4 - math.pi)))
-    mean = ratio / math.hypot(1, ratio)
-    return mean / math.sqrt(2 / math.pi - mean**2), mean
-
-
-def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, float]:
-    """Return the least mean negative log-likelihood of standardized ``x``, with 1/scale and location/scale there.
-
-    Constants are dropped. Newton's method with step halving, since the cost is convex and smooth.
-    """
-    shape, mean = _shape(skewness)
-
-    def cost(inverse_scale: float, shift: float) -> float:
-        if inverse_scale <= 0:
-            return math.inf
-        z = inverse_scale * x - shift
-        return float(np.mean(z * z / 2 - special.log_ndtr(shape * z))) - math.log(inverse_scale)
-
-    # x has mean 0 and variance 1: start at the distribution with these moments.
-    at = np.array([math.sqrt(1 - mean**2), -mean])
-    value = cost(*at)
-    for _ in range(100):
-        z = at[0] * x - at[1]
-        mills = math.sqrt(2 / math.pi) / special.erfcx(-shape * z / math.sqrt(2))
-        slope = z - shape * mills
-        bend = 1 + shape * mills * (shape * z + mills) * shape
-        gradient = np.array([np.mean(slope * x) - 1 / at[0], -np.mean(slope)])
-        cross = -np.mean(bend * x)
-        hessian = np.array([[np.mean(bend * x * x) + 1 / at[0] ** 2, cross], [cross, np.mean(bend)]])
-        step = np.linalg.solve(hessian, gradient)
-        decrement = float(gradient @ step)
-        if decrement < 1e-15:
-            break
-        size = 1.0
-        while (tried := cost(*(at - size * step))) > value - size * decrement / 4 and size > 1e-9:
-            size /= 2
-        at, value = at - size * step, tried
-    return value, float(at[0]), float(at[1])
-
-
 def _log_lower_tail(distance: Floats, shape: float) -> Floats:
     """Return ln P(Z ≤ −distance) of the standard form, for ``distance`` and ``shape`` of at least 0.
 
@@ -518,14 +388,7 @@ def _log_lower_tail(distance: Floats, shape: float) -> Floats:
     root = math.hypot(1, shape)
     c = distance * root
     total = np.zeros_like(c)
-    for node, weight in zip(*_gauss_rule(), strict=True):
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         v = node / (1 + c)
         total += weight * np.exp(-v * (c + v / 2)) * special.erfcx(shape / root * (c + v) / math.sqrt(2))
     return np.asarray(np.log(total / (1 + c)) - c * c / 2 - math.log(2 * math.pi) / 2 - math.log(root))
-
-
-@cache
-def _gauss_rule() -> tuple[Floats, Floats]:
-    """Return 64 Gauss–Legendre nodes and weights on (0, 40), beyond which the integrand is below e^−38 of its start."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    return 20 * (nodes + 1), 20 * weights

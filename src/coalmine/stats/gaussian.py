@@ -16,7 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_delta, check_nonnegative
-from coalmine.stats.epsilon import Estimate
+from coalmine.stats.epsilon import Estimate, largest
 from coalmine.stats.scores import Scores
 
 _STEPS = 200  # of a bisection, at most
@@ -101,16 +101,12 @@ def sigma_gaussian(epsilon: float, delta: float) -> float:
     if delta == 0:
         return math.inf
     log_delta = math.log(delta)
-    low, high = -60.0, 60.0  # ln σ
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if float(_log_delta_gdp(np.array(epsilon), np.array(math.exp(-middle)))) > log_delta:
-            low = middle
-        else:
-            high = middle
-        if high - low < 1e-16:
-            break
-    return math.exp(high)
+
+    def margin(mu: float) -> float:
+        return float(_log_delta_gdp(np.array(epsilon), np.array(mu))) - log_delta
+
+    # The largest μ = 1/σ that keeps δ; rounded down, so that σ is enough noise.
+    return 1 / largest(margin, floor=math.exp(-60), relative=1e-15)
 
 
 def _log_delta_gdp(epsilon: Floats, mu: Floats) -> Floats:
@@ -262,16 +258,9 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
     low, high = np.quantile((means1 - means0) / stds0, [tail, 1 - tail])
     # ε of the Gaussian mechanism grows with the shift, so the quantiles of one are those of the other.
     epsilon, lower, upper = epsilon_gdp(np.maximum(0.0, [(mu1 - mu0) / std0, low, high]), check_delta(delta)).tolist()
-    return Estimate(
-        "gaussian-shift",
-        epsilon,
-        lower,
-        upper,
-        confidence,
-        delta,
-        assumes="the scores of either side are normal with the same standard deviation",
-        few_scores=scores.few,
-    )
+    assumes = "the scores of either side are normal with the same standard deviation"
+    ends = (epsilon, lower, upper, confidence, delta)
+    return Estimate("gaussian-shift", *ends, assumes=assumes, few_scores=scores.few)
 
 
 def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -315,13 +304,12 @@ def _drawn_moments(scores: Scores, seed: int) -> list[tuple[Floats, Floats]]:
     """
     rng = np.random.default_rng(seed)
     draws = []
-    sizes = (None if scores.null is not None else scores.observed.size, scores.members.size)
-    for (mu, std), size in zip(moments(scores), sizes, strict=True):
-        if size is None:  # exact
-            draws.append((np.full(_DRAWS, mu), np.full(_DRAWS, std)))
-        else:
-            stds = std * np.sqrt((size - 1) / rng.chisquare(size - 1, _DRAWS))
-            draws.append((mu + stds * rng.standard_normal(_DRAWS) / np.sqrt(size), stds))
+    for (mu, std), side in zip(moments(scores), (scores.nonmembers, scores.members), strict=True):
+        means, stds = np.full(_DRAWS, mu), np.full(_DRAWS, std)  # exact for a known null
+        if side is not None:
+            stds = std * np.sqrt((side.size - 1) / rng.chisquare(side.size - 1, _DRAWS))
+            means = mu + stds * rng.standard_normal(_DRAWS) / np.sqrt(side.size)
+        draws.append((means, stds))
     return draws
 
 

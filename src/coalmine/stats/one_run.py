@@ -7,6 +7,7 @@ Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/claim-test.md has t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate, largest
+from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -28,13 +29,15 @@ from coalmine.stats.rank_tests import (
 )
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import largest_rejected
-from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters, group_profile
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, GroupCurve, group_parameters
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
 # fewer numbers of guesses: half of the canaries, an eighth, and so on.
 _MAX_SHARE, _RATIO = 0.5, 4
 # A curve is tested at levels between these p-values, then at as many between the two that enclose its own.
 _LEAST_P_VALUE, _LEVELS = 1e-9, 65
+_FIXED_NUMBER = f"{COIN_FLIPS}; the number of guesses was fixed"
+_NO_SCORE = np.array([np.nan])  # guesses that somebody counted come without a threshold
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,8 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
         # Both sums only grow, so the recursion can stop as soon as they reach the goal.
         if right + wrong >= goal:
             return True
-        reachable = _normal_cdf(float(special.ndtri(right)) - mu)
+        # Φ by the standard library: much faster for a single float than SciPy's.
+        reachable = 0.5 * math.erfc((mu - float(special.ndtri(right))) / math.sqrt(2))
         if reachable <= wrong:
             return False
         right = min(1.0, right + i / (total - i) * (reachable - wrong))
@@ -171,11 +175,6 @@ def one_run_curve_p_value(guesses: Guesses, claim: Curve) -> float:
     return high
 
 
-def _normal_cdf(z: float) -> float:
-    """Return Φ(z), much faster for a single float than SciPy's."""
-    return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
 def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: float = 0.95) -> Estimate:
     """Compute a lower bound on ε from the guesses about one run (Steinke, Nasr & Jagielski, 2023).
 
@@ -198,11 +197,7 @@ def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: fl
         >>> bound.valid, round(bound.lower, 2)
         (True, 1.63)
     """
-    check_delta(delta)
-    alpha = 1 - check_confidence(confidence)
-    lower = largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) - alpha)
-    assumes = f"{COIN_FLIPS}; the number of guesses was fixed"
-    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes)
+    return _bound([GuessTests(_NO_SCORE, [guesses])], delta, confidence, _FIXED_NUMBER)
 
 
 def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> Estimate:
@@ -227,12 +222,7 @@ def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: floa
         >>> bound.valid, round(bound.lower, 2)
         (False, 2.46)
     """
-    check_delta(delta)
-    alpha = 1 - check_confidence(confidence)
-    mu = largest(lambda mu: -math.inf if one_run_rejects_gdp(guesses, mu, alpha) else math.inf)
-    assumes = f"{COIN_FLIPS}; the number of guesses was fixed; {GAUSSIAN}"
-    lower = float(epsilon_gdp(mu, delta))
-    return Estimate.bound("one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, valid=False)
+    return _gaussian_bound(GuessTests(_NO_SCORE, [guesses]), delta, confidence, _FIXED_NUMBER)
 
 
 def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, copies: int = 1) -> Estimate:
@@ -261,21 +251,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, cop
         >>> bound.valid, 1 < bound.lower < 4.377  # the true ε
         (True, True)
     """
-    check_delta(delta)
-    alpha = 1 - check_confidence(confidence)
-    families = guess_families(scores)
-
-    def pair(epsilon: float) -> Curve:
-        return ApproximateDP(*group_parameters(epsilon, delta, copies))
-
-    def curve(epsilon: float) -> Curve:
-        return group_profile(epsilon, delta, copies)
-
-    # Both limit the probability of the same guesses, so the better one may be taken. The curve is the smaller claim,
-    # but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
-    claims = [pair] if check_count("copies", copies) == 1 else [pair, curve]
-    lower, threshold = max((largest_rejected(families, alpha, claim) for claim in claims), key=lambda bound: bound[0])
-    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=COIN_FLIPS, threshold=threshold)
+    return _bound(guess_families(scores), delta, confidence, COIN_FLIPS, check_count("copies", copies))
 
 
 def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
@@ -301,37 +277,42 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
         >>> 1 < one_run_fdp(scores, delta=1e-5).lower < 4.377  # the true ε
         True
     """
+    # Two-tailed guesses only: Gaussian mechanisms are symmetric.
+    return _gaussian_bound(guess_families(scores)[0], delta, confidence, COIN_FLIPS)
+
+
+def _bound(families: Sequence[GuessTests], delta: float, confidence: float, assumes: str, copies: int = 1) -> Estimate:
+    """Return the largest ε that one of the tests rejects."""
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    # Two-tailed guesses only: Gaussian mechanisms are symmetric.
-    tails = both_tails(scores.members, scores.observed, *_grid(scores))
-    mu, threshold = largest_rejected([GuessTests.at(scores, tails)], alpha, GaussianDP)
-    lower = float(epsilon_gdp(mu, delta))
+    lower, threshold = largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
+    if copies > 1:
+        # The curve of several copies limits the same guesses, so the better bound may be taken. It is the smaller
+        # claim, but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
+        by_curve = largest_rejected(families, alpha, lambda e: GroupCurve(ApproximateDP(e, delta), copies))
+        lower, threshold = max((lower, threshold), by_curve, key=lambda bound: bound[0])
+    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
+
+
+def _gaussian_bound(tests: GuessTests, delta: float, confidence: float, assumes: str) -> Estimate:
+    """Return the ε of the largest μ-GDP that one of the tests rejects."""
+    alpha = 1 - check_confidence(confidence)
+    mu, threshold = largest_rejected([tests], alpha, GaussianDP)
+    lower, assumes = float(epsilon_gdp(mu, delta)), f"{assumes}; {GAUSSIAN}"
     return Estimate.bound(
-        "one-run-fdp",
-        lower,
-        delta=delta,
-        confidence=confidence,
-        assumes=f"{COIN_FLIPS}; {GAUSSIAN}",
-        threshold=threshold,
-        valid=False,
+        "one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
     )
 
 
 def guess_families(scores: Scores) -> list[GuessTests]:
     """Return tests of a claim from guesses in both tails and from guesses in the upper tail alone."""
-    grid = _grid(scores)
+    members, nonmembers = scores.members, scores.observed
+    check_coin_flips(members.size, nonmembers.size)
+    most = int(_MAX_SHARE * (members.size + nonmembers.size))
     return [
-        GuessTests.at(scores, both_tails(scores.members, scores.observed, *grid), TWO_TAILS_WEIGHT),
-        GuessTests.at(scores, top_ranks(scores.members, scores.observed, *grid)),
+        GuessTests.at(scores, both_tails(members, nonmembers, most, _RATIO), TWO_TAILS_WEIGHT),
+        GuessTests.at(scores, top_ranks(members, nonmembers, most, _RATIO)),
     ]
-
-
-def _grid(scores: Scores) -> tuple[int, int]:
-    """Return the largest number of guesses and the ratio between consecutive ones, after checking the coin flips."""
-    members, nonmembers = scores.members.size, scores.observed.size
-    check_coin_flips(members, nonmembers)
-    return int(_MAX_SHARE * (members + nonmembers)), _RATIO
 
 
 @dataclass(frozen=True)
@@ -352,27 +333,21 @@ class GuessTests(Tests):
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values, or upper limits on them."""
-        return np.array([guesses_p_value(row, claim) for row in self.rows])
+        if isinstance(claim, ApproximateDP):
+            return np.array([one_run_p_value(row, claim.epsilon, claim.delta) for row in self.rows])
+        return np.array([one_run_curve_p_value(row, claim) for row in self.rows])
 
     def margins(self, claim: Curve, level: float) -> Floats:
         """Return ln(p/level) for (ε, δ)-DP; for other curves, whose p-values take longer, only its sign, times ∞."""
         if isinstance(claim, ApproximateDP):
             return super().margins(claim, level)
-        rejected = []
-        for row in self.rows:
-            if isinstance(claim, GaussianDP):
-                rejected.append(one_run_rejects_gdp(row, claim.mu, level))
-            else:
-                cells = np.array([row.guesses]), np.array([row.correct]), np.array([level])
-                rejected.append(bool(one_run_curve_rejects(row.canaries, *cells, claim)[0]))
+        if isinstance(claim, GaussianDP):
+            rejected = [one_run_rejects_gdp(row, claim.mu, level) for row in self.rows]
+        else:
+            guesses, correct = (np.array([getattr(row, n) for row in self.rows]) for n in ("guesses", "correct"))
+            levels = np.full(guesses.size, level)
+            rejected = one_run_curve_rejects(self.rows[0].canaries, guesses, correct, levels, claim).tolist()
         return np.where(rejected, -np.inf, np.inf)
-
-
-def guesses_p_value(guesses: Guesses, claim: Curve) -> float:
-    """Return the p-value of a claim."""
-    if isinstance(claim, ApproximateDP):
-        return one_run_p_value(guesses, claim.epsilon, claim.delta)
-    return one_run_curve_p_value(guesses, claim)
 
 
 # Guesses in both tails get nine times the significance of those in the upper tail alone, which see leaks that only
@@ -456,14 +431,12 @@ def right_guesses_needed(canaries: int, guesses: int, claim: Curve, level: float
         # Sixteen numbers at once: the cost of the recursion is in its steps, not in the size of its arrays.
         middle = np.unique(np.linspace(low, high, 18).astype(np.int64)[1:-1])
         middle = middle[(middle > low) & (middle < high)]
-        rejecting = _rejecting(canaries, guesses, middle, claim, level)
+        if isinstance(claim, ApproximateDP):
+            tests = GuessTests(_NO_SCORE, [Guesses(canaries, guesses, int(v)) for v in middle])
+            rejecting = tests.p_values(claim) <= level
+        else:
+            totals, levels = np.full(middle.size, guesses), np.full(middle.size, level)
+            rejecting = one_run_curve_rejects(canaries, totals, middle, levels, claim)
         first = int(np.argmax(rejecting)) if rejecting.any() else middle.size
         low, high = int(middle[first - 1]) if first else low, int(middle[first]) if first < middle.size else high
     return high
-
-
-def _rejecting(canaries: int, guesses: int, right: Ints, claim: Curve, level: float) -> np.ndarray:
-    if isinstance(claim, ApproximateDP):
-        return np.array([guesses_p_value(Guesses(canaries, guesses, int(v)), claim) <= level for v in right])
-    shape = right.shape
-    return one_run_curve_rejects(canaries, np.full(shape, guesses), right, np.full(shape, level), claim)

@@ -8,7 +8,7 @@ accounted for, provided that the threshold was fixed before the scores were seen
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -187,17 +187,9 @@ def epsilon_from_counts(
     tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2)
     fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2)
     lower = float(epsilon_from_rates(tpr_low, fpr_high, delta))
-    return Estimate(
-        method="clopper-pearson",
-        epsilon=lower,
-        lower=lower,
-        upper=float(epsilon_from_rates(tpr_high, fpr_low, delta)),
-        confidence=confidence,
-        delta=delta,
-        valid=True,
-        threshold=threshold,
-        assumes=f"{INDEPENDENT}; the threshold was fixed before they were seen",
-    )
+    upper = float(epsilon_from_rates(tpr_high, fpr_low, delta))
+    assumes = f"{INDEPENDENT}; the threshold was fixed before they were seen"
+    return Estimate("clopper-pearson", lower, lower, upper, confidence, delta, True, threshold, assumes)
 
 
 def plug_in(counts: Counts, *, delta: float = 0.0, threshold: float | None = None) -> Estimate:
@@ -268,13 +260,12 @@ def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) ->
     thresholds, epsilon = epsilon_by_threshold(scores, delta=delta)
     threshold = float(thresholds[int(np.argmax(epsilon))])
     interval = epsilon_from_counts(scores.counts(threshold), delta=delta, confidence=(1 + confidence) / 2)
-    return Estimate(
+    return replace(
+        interval,
         method="best-threshold",
         epsilon=float(np.max(epsilon)),
-        lower=interval.lower,
-        upper=interval.upper,
         confidence=confidence,
-        delta=delta,
+        valid=False,
         threshold=threshold,
         assumes="the threshold had been fixed in advance, which it was not",
         few_scores=scores.few,

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -219,7 +218,36 @@ def _kelly(right: Floats, wrong: Floats, without: Floats, odds: Floats, fee: Flo
     return np.clip(stake, 0.0, _MOST_STAKED)
 
 
-class SequentialBound:
+class AnytimeTest:
+    """A test of a claim that may be looked at, and stopped, at any time."""
+
+    def __init__(self, process: EProcess) -> None:
+        self._process = process
+
+    @property
+    def trials(self) -> int:
+        """Number of trials so far."""
+        return self._process.trials
+
+    def update(self, coins: ArrayLike, scores: ArrayLike) -> None:
+        """Play one trial or several; see `EProcess.update`."""
+        self._process.update(coins, scores)
+
+    @property
+    def p_value(self) -> float:
+        """The smallest false-alarm rate at which the claim would have been refuted by now."""
+        return math.exp(-float(self._process.log_peak.min()))
+
+    def refuted(self, confidence: float = 0.95) -> bool:
+        """Return whether the claim has been refuted.
+
+        Args:
+            confidence: One minus the false-alarm rate, in [0.5, 1).
+        """
+        return self.p_value <= 1 - check_confidence(confidence)
+
+
+class SequentialBound(AnytimeTest):
     """A lower bound on ε that holds at every moment of a sequence of trials.
 
     One gambler for each ε of a grid bets against (ε, δ)-DP. The bound is the largest ε up to which all of them have
@@ -248,22 +276,12 @@ class SequentialBound:
 
     def __init__(self, *, delta: float = 0.0, claim: float | None = None) -> None:
         self.delta = check_delta(delta)
-        self.claim = None if claim is None else check_nonnegative("claim", claim)
+        self.claim = math.inf if claim is None else check_nonnegative("claim", claim)
         # The next larger number is the same claim, and makes a bound that rejects it exceed the claim.
-        self._tested = None if self.claim is None else np.nextafter(self.claim, math.inf)
-        added = [] if self._tested is None or self._tested == math.inf else [self._tested]
-        self.epsilons: Floats = np.union1d(_GRID, added)
+        self._tested = np.nextafter(self.claim, math.inf)
+        self.epsilons: Floats = np.union1d(_GRID, [self._tested] if self._tested < math.inf else [])
         slopes = np.exp(-self.epsilons)[:, None]
-        self._process = EProcess(slopes, np.full(slopes.shape, self.delta))
-
-    @property
-    def trials(self) -> int:
-        """Number of trials so far."""
-        return self._process.trials
-
-    def update(self, coins: ArrayLike, scores: ArrayLike) -> None:
-        """Play one trial or several; see `EProcess.update`."""
-        self._process.update(coins, scores)
+        super().__init__(EProcess(slopes, np.full(slopes.shape, self.delta)))
 
     def lower(self, confidence: float = 0.95) -> float:
         """Return the lower bound so far.
@@ -276,18 +294,10 @@ class SequentialBound:
         count = rejected.size if rejected.all() else int(np.argmin(rejected))
         return float(self.epsilons[count - 1]) if count else 0.0
 
-    def refuted(self, confidence: float = 0.95) -> bool:
-        """Return whether the bound has exceeded the claim.
-
-        Args:
-            confidence: One minus the false-alarm rate, in [0.5, 1).
-        """
-        return self.claim is not None and self.lower(confidence) > self.claim
-
     @property
     def p_value(self) -> float:
         """The smallest false-alarm rate at which the claim would have been refuted by now; 1 without a claim."""
-        if self._tested is None or self._tested == math.inf:
+        if self._tested == math.inf:
             return 1.0
         return math.exp(-float(self._process.log_peak[self.epsilons <= self._tested].min()))
 
@@ -297,13 +307,12 @@ class SequentialBound:
         Args:
             confidence: Confidence of the bound, in [0.5, 1).
         """
-        bound = Estimate.bound(
-            "anytime", self.lower(confidence), delta=self.delta, confidence=confidence, assumes=ANYTIME
-        )
+        lower = self.lower(confidence)
+        bound = Estimate.bound("anytime", lower, delta=self.delta, confidence=confidence, assumes=ANYTIME)
         return bound.with_stricter(self.lower)
 
 
-class SequentialTest:
+class SequentialTest(AnytimeTest):
     """A test of a trade-off curve that may stop at any time.
 
     A claim of Gaussian noise is more than one (ε, δ): it limits TPR by a whole curve. A single gambler bets against the
@@ -326,29 +335,8 @@ class SequentialTest:
     """
 
     def __init__(self, curve: Curve) -> None:
-        self._process = EProcess(1 / _CURVE_SLOPES[None], _curve_intercepts(curve)[None])  # type: ignore[arg-type]
-
-    @property
-    def trials(self) -> int:
-        """Number of trials so far."""
-        return self._process.trials
-
-    def update(self, coins: ArrayLike, scores: ArrayLike) -> None:
-        """Play one trial or several; see `EProcess.update`."""
-        self._process.update(coins, scores)
-
-    @property
-    def p_value(self) -> float:
-        """The smallest false-alarm rate at which the claim would have been refuted by now."""
-        return math.exp(-float(self._process.log_peak[0]))
-
-    def refuted(self, confidence: float = 0.95) -> bool:
-        """Return whether the claim has been refuted.
-
-        Args:
-            confidence: One minus the false-alarm rate, in [0.5, 1).
-        """
-        return self.p_value <= 1 - check_confidence(confidence)
+        intercepts = _curve_intercepts(curve)  # type: ignore[arg-type]
+        super().__init__(EProcess(1 / _CURVE_SLOPES[None], intercepts[None]))
 
 
 @lru_cache(maxsize=32)
@@ -375,24 +363,15 @@ def supporting_intercepts(curve: Curve, slopes: Floats) -> Floats:
 
 def as_estimates(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Return bounds for a fixed number of trials as mere estimates, after trials that could stop at any time."""
-    return [
-        replace(e, valid=False, assumes=f"{e.assumes}; {_NOT_FIXED}" if e.assumes else _NOT_FIXED) if e.valid else e
-        for e in estimates
-    ]
+    mere = []
+    for e in estimates:
+        assumes = f"{e.assumes}; {_NOT_FIXED}" if e.assumes else _NOT_FIXED
+        mere.append(replace(e, valid=False, assumes=assumes) if e.valid else e)
+    return mere
 
 
 _DRAWS = 50  # simulated audits
 _BLOCK = 250  # trials between two looks at the test
-
-
-class AnytimeTest(Protocol):
-    """A test such as `SequentialTest` or `SequentialBound`."""
-
-    def update(self, coins: ArrayLike, scores: ArrayLike) -> None:
-        """Play trials."""
-
-    def refuted(self, confidence: float) -> bool:
-        """Return whether the claim has been refuted."""
 
 
 def reaches_power(
@@ -424,24 +403,13 @@ def reaches_power(
     """
     rng, refuted = np.random.default_rng(0), 0
     for draw in range(_DRAWS):
-        refuted += _refutes(start(), scores, trials, confidence, rng)
-        decided = refuted >= power * _DRAWS or refuted + _DRAWS - draw - 1 < power * _DRAWS
-        if decided:
+        test, begin = start(), 0
+        while begin < trials and not test.refuted(confidence):
+            coins = rng.random(min(_BLOCK, trials - begin)) < 0.5
+            test.update(coins, scores(coins, rng))
+            begin += _BLOCK
+        refuted += test.refuted(confidence)
+        # Stop once the remaining audits cannot change the answer.
+        if refuted >= power * _DRAWS or refuted + _DRAWS - draw - 1 < power * _DRAWS:
             break
     return refuted >= power * _DRAWS
-
-
-def _refutes(
-    test: AnytimeTest,
-    scores: Callable[[Bools, np.random.Generator], Floats],
-    trials: int,
-    confidence: float,
-    rng: np.random.Generator,
-) -> bool:
-    """Return whether one simulated audit refutes its claim."""
-    for begin in range(0, trials, _BLOCK):
-        coins = rng.random(min(_BLOCK, trials - begin)) < 0.5
-        test.update(coins, scores(coins, rng))
-        if test.refuted(confidence):
-            return True
-    return False

@@ -7,6 +7,7 @@ among the tests, and the bound is the largest claim that any of them rejects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,7 +18,6 @@ from coalmine.errors import (
     check_confidence,
     check_count,
     check_delta,
-    check_number,
 )
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate, largest
 from coalmine.stats.gaussian import epsilon_gdp
@@ -34,13 +34,7 @@ _ASSUMES: dict[Design, str] = {"fixed": INDEPENDENT, "coin-flips": f"{INDEPENDEN
 
 
 def simultaneous(
-    scores: Scores,
-    *,
-    delta: float = 0.0,
-    confidence: float = 0.95,
-    design: Design = "fixed",
-    copies: int = 1,
-    stricter: bool = False,
+    scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed", copies: int = 1
 ) -> Estimate:
     """Compute a lower bound on ε that is valid for every threshold it looks at: the recommended estimator.
 
@@ -54,7 +48,6 @@ def simultaneous(
         design: How members were chosen. ``"fixed"`` assumes nothing about their number. ``"coin-flips"`` says that
             each canary was inserted by its own fair coin flip, which makes the two-tailed test slightly sharper.
         copies: How often each member was inserted; the bound is for one copy, by group privacy.
-        stricter: Whether to state the bound at higher confidences too, for results that are judged together.
 
     Returns:
         A valid bound, ``"simultaneous"`` or, with a known null, ``"exact-null"``.
@@ -71,55 +64,18 @@ def simultaneous(
     """
     check_delta(delta)
     check_count("copies", copies)
-    check_confidence(confidence)
-
-    def bound_at(confidence: float, near: float | None = None) -> tuple[float, float | None]:
-        alpha = 1 - confidence
-        families = _dp_families(scores, design, alpha, delta)
-        return largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)), near)
-
-    lower, threshold = bound_at(confidence)
-    bound = Estimate.bound(
+    alpha = 1 - check_confidence(confidence)
+    families = _dp_families(scores, design, alpha, delta)
+    lower, threshold = largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
+    exact = f"{INDEPENDENT}; their null distribution is exact"
+    return Estimate.bound(
         "simultaneous" if scores.null is None else "exact-null",
         lower,
         delta=delta,
         confidence=confidence,
-        assumes=_ASSUMES[design] if scores.null is None else f"{INDEPENDENT}; their null distribution is exact",
+        assumes=_ASSUMES[design] if scores.null is None else exact,
         threshold=threshold,
     )
-    return bound.with_stricter(lambda level: bound_at(level, near=lower)[0]) if stricter else bound
-
-
-def refutes(
-    scores: Scores, epsilon: float, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed"
-) -> bool:
-    """Return whether the scores refute a claim of (ε, δ)-DP.
-
-    Equivalent to asking whether the `simultaneous` bound is at least ε, at a fraction of the cost. A true claim is
-    refuted with probability at most ``1 - confidence``, under the same assumptions.
-
-    Args:
-        scores: Scores of members and of non-members, or with a known null.
-        epsilon: The claimed ε.
-        delta: The claimed δ, in [0, 1).
-        confidence: Confidence of the test, in [0.5, 1).
-        design: How members were chosen, as in `simultaneous`.
-
-    Returns:
-        True if the claim is refuted. False is no evidence that it is true.
-
-    Raises:
-        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> scores = Scores(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
-        >>> refutes(scores, 1.0, delta=1e-5), refutes(scores, 10.0, delta=1e-5)
-        (True, False)
-    """
-    claim = ApproximateDP(check_number("epsilon", epsilon), check_delta(delta))
-    alpha = 1 - check_confidence(confidence)
-    return any_rejects(_dp_families(scores, design, alpha, delta), alpha, claim)
 
 
 def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidence: float = 0.95) -> float:
@@ -134,7 +90,7 @@ def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidenc
             curves by guesses about three quarters of the canaries (coin flips only) and at single thresholds.
         design: How members were chosen, as in `simultaneous`.
         confidence: Confidence around which the test is most powerful, in [0.5, 1); for (ε, δ)-DP, a p-value of at most
-            ``1 - confidence`` means the same as `refutes`.
+            ``1 - confidence`` means that the `simultaneous` bound is at least ε.
 
     Returns:
         A valid p-value, at most 1.
@@ -278,24 +234,22 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
 
 
 def largest_rejected(
-    families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve], near: float | None = None
+    families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve]
 ) -> tuple[float, float | None]:
     """Return the largest claim that some test rejects, and that test's threshold (None if no test rejects anything).
 
     It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
-    ``near`` is a guess at it, which saves time.
     """
-    bound, best = _search(families, significance_levels(families, alpha), claim, near=near)
-    return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
+    bound, best = _search(families, significance_levels(families, alpha), claim)
+    threshold = math.nan if best is None else float(families[best[0]].thresholds[best[1]])
+    return bound, None if math.isnan(threshold) else threshold
 
 
 def _search(
     families: Sequence[Tests],
     levels: Sequence[float],
     claim: Callable[[float], Curve],
-    *,
     relative: float = 1e-10,
-    near: float | None = None,
 ) -> tuple[float, tuple[int, int] | None]:
     """Return the largest claim that some test rejects at its family's level, and that test as (family, index)."""
     bound, best = 0.0, None
@@ -307,7 +261,7 @@ def _search(
             return float(np.min(family.margins(claim(parameter), level)))
 
         # Starting at the bound of earlier families: a family that rejects nothing there cannot raise it.
-        reached = largest(margin, floor=bound, relative=relative, near=near)
+        reached = largest(margin, floor=bound, relative=relative)
         if reached > bound:
             rejecting = family.margins(claim(reached), level) <= 0
             bound, best = reached, (f, int(np.argmax(rejecting)))

@@ -22,7 +22,6 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
 # smallest significance level in use.
 _LEVELS = np.array([1e-14, 1e-6, 0.02, 0.5])
-_LARGEST_EXPONENT = 700.0  # e^x overflows soon after
 _NOTICEABLE = 0.1  # change of a curve's logarithmic slope at which integrals are split
 
 
@@ -297,37 +296,6 @@ def group_parameters(epsilon: float, delta: float, copies: int) -> tuple[float, 
     shrink = math.expm1(-group) / math.expm1(-epsilon) if epsilon > 0 else float(copies)
     log_factor = (copies - 1) * epsilon + math.log(shrink)
     return group, min(1.0, delta * math.exp(log_factor)) if log_factor < -math.log(delta) else 1.0
-
-
-def group_profile(epsilon: float, delta: float, copies: int) -> Curve:
-    """Return the curve of (ε, δ)-DP applied once for each copy of a record, in closed form.
-
-    It is below the curve of `group_parameters`, its first line. Each copy either raises the true positive rate along
-    the line of slope e^ε or, close to 1, along that of slope e^−ε; after i of k copies have done the latter, the slope
-    is e^{(k−2i)ε}. `GroupCurve` does the same for any curve, one copy after the other.
-
-    Args:
-        epsilon: ε for one copy, at least 0.
-        delta: δ for one copy, in [0, 1).
-        copies: Number of copies of the record, at least 1.
-
-    Returns:
-        The claim for all copies together.
-
-    Example:
-        >>> one, x = ApproximateDP(0.5, 0.01), np.array([0.001, 0.1, 0.3])
-        >>> np.allclose(group_profile(0.5, 0.01, 3).tpr(x), GroupCurve(one, 3).tpr(x))
-        True
-    """
-    largest_epsilon, largest_delta = group_parameters(epsilon, delta, copies)
-    if epsilon == 0 or largest_epsilon > _LARGEST_EXPONENT:
-        return ApproximateDP(largest_epsilon, largest_delta)
-    falling = np.arange(copies // 2, -1, -1.0)
-    epsilons = (copies - 2 * falling) * epsilon
-    # The rising copies end at δ(e^{(k−i)ε} − 1)/(e^ε − 1); each falling one maps y to 1 − e^−ε·(1 − δ) + e^−ε·y.
-    risen = delta * np.exp(-falling * epsilon) * np.expm1((copies - falling) * epsilon) / math.expm1(epsilon)
-    fallen = (1 - math.exp(-epsilon) * (1 - delta)) * np.expm1(-falling * epsilon) / math.expm1(-epsilon)
-    return PrivacyProfile(epsilons, np.minimum.accumulate(np.clip(risen + fallen, 0, 1)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,7 +204,7 @@ def test_texts_are_designed_and_scored_too():
     audit = Canife(canaries=made, rounds=2, every=2, trials=8)
     training([audit], rounds=2, data=data, module=word_model()).run()
     assert audit.result().scores.members.size + audit.result().scores.observed.size == 16
-    assert made.samples[0].shape == (2, 5)
+    assert made.samples.inputs.shape == (2, 5)
 
 
 @pytest.mark.parametrize(

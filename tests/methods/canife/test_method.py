@@ -4,7 +4,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from coalmine.config import SettingError, settings_from_texts
@@ -54,20 +53,6 @@ def test_several_adversaries_share_a_running_training():
         assert result.estimates[0].method == "one-run"
         assert result.ceiling >= result.estimates[0].epsilon
         assert any("could exceed 0" in warning for warning in result.warnings) == (result.ceiling == 0)
-
-
-def test_mock_clients_may_have_other_data(tmp_path):
-    draw = np.random.default_rng(0)
-    np.savez(
-        tmp_path / "noise.npz",
-        x=draw.random((60, 1, 8, 8), dtype=np.float32),
-        y=np.arange(60) % 10,
-        user=np.arange(60) // 4,
-    )
-    pools = f"pool_data=own,{tmp_path / 'noise.npz'}"
-    results = results_of("client.epochs=2", "weights=size:30", "cohort=epochs:2", "trials=6", pools, "pool_clients=5")
-    views = [result.view for result in results if result.unit is ROUND]
-    assert views == ["frozen, pool 5, 5 iterations", "frozen, pool noise 5, 5 iterations"]
 
 
 @pytest.mark.parametrize(

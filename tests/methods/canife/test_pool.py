@@ -8,8 +8,8 @@ from torch import nn
 
 from canary_models import CLIENT, small_resnet
 from coalmine.errors import InputError
-from coalmine.methods.canife.pool import MockClients, Pool, check_disjoint, pool_updates, updates
-from coalmine.simulation import SGD, LocalTraining, WeightsBySize
+from coalmine.methods.canife.pool import MockClients, Pool, check_disjoint, updates
+from coalmine.simulation import SGD, LocalTraining
 from coalmine.simulation.flat import parameter_vector
 from federations import cnn, federation, mlp, naive_sum
 
@@ -17,23 +17,23 @@ from federations import cnn, federation, mlp, naive_sum
 def test_pool_updates_are_what_clients_send():
     data = federation([3, 5, 1, 4])
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2, batch_size=2)
-    pool = pool_updates(cnn(), data, training, 0.05)
+    pool = MockClients(cnn(), data, training).pool(0.05)
     combined = pool.combined(torch.ones(1, 4))[0]
-    expected = torch.stack(list(updates(cnn(), data, training, 0.05))).double().sum(0)
+    expected = updates(cnn(), data, training, 0.05).double().sum(0)
     torch.testing.assert_close(combined, expected, atol=1e-7, rtol=1e-4)
     assert torch.linalg.vector_norm(pool.gram.diagonal().sqrt(), math.inf) <= 0.05
     single = data.subset([1])
     exact, _ = naive_sum(cnn(), single, CLIENT, lambda p: torch.optim.SGD(p, lr=0.5), 0.05)
-    sent = next(updates(cnn(), single, CLIENT, 0.05))
+    sent = updates(cnn(), single, CLIENT, 0.05)[0]
     torch.testing.assert_close(sent.double(), exact, atol=2e-6, rtol=1e-3)
 
 
 def test_columns_that_no_client_touches_are_left_out_exactly():
     module, data = small_resnet(), federation([2] * 5, shape=(3, 16, 16), classes=4)
-    pool = pool_updates(module, data, CLIENT, 1.0)
+    pool = MockClients(module, data, CLIENT).pool(1.0)
     dense = torch.zeros(5, pool.dim)
     dense[:, pool.columns] = pool.rows
-    exact = torch.stack(list(updates(module, data, CLIENT, 1.0)))
+    exact = updates(module, data, CLIENT, 1.0)
     torch.testing.assert_close(dense, exact, atol=1e-6, rtol=1e-4)
     assert pool.rows.nbytes < 0.75 * dense.nbytes
     vectors = torch.randn(3, pool.dim)
@@ -60,7 +60,7 @@ def test_a_pool_that_shares_clients_is_refused():
     with pytest.raises(InputError, match=r"4 of 12 examples of the design pool"):
         check_disjoint(data.subset([0, 1, 2]), data.subset([2, 3, 4]))
     with pytest.raises(InputError, match="set users aside"):
-        pool_updates(mlp(), data, CLIENT, 1.0, clients=data)
+        MockClients(mlp(), data, CLIENT, clients=data).pool(1.0)
     check_disjoint(data.subset([0, 1, 2]), data.subset([3, 4, 5]))
     check_disjoint(data, federation([4] * 6, seed=1))
 
@@ -68,29 +68,22 @@ def test_a_pool_that_shares_clients_is_refused():
 def test_a_model_without_trainable_parameters_is_refused():
     module = mlp().requires_grad_(False)
     with pytest.raises(InputError, match="no trainable parameters"):
-        pool_updates(module, federation([2]), CLIENT, 1.0)
+        MockClients(module, federation([2]), CLIENT).pool(1.0)
 
 
 def test_mock_clients_who_train_together_send_what_each_sends_alone():
     data = federation([7, 1, 5, 12])
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2, batch_size=3)
     clients = MockClients(mlp(), data, training, seed=4)
-    alone = torch.stack(list(updates(mlp(), data, training, 0.3, seed=4)))
+    alone = updates(mlp(), data, training, 0.3, seed=4)
     for _ in range(2):
-        combined = clients.pool(parameter_vector(mlp()), 0.3).combined(torch.eye(4))
+        combined = clients.pool(0.3, parameter_vector(mlp())).combined(torch.eye(4))
         torch.testing.assert_close(combined, alone.double(), atol=1e-6, rtol=1e-4)
 
 
 def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
     data, module = federation([7, 5]), nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Dropout(0.5))
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2)
-    pool = pool_updates(module, data, training, 0.3)
-    alone = torch.stack(list(updates(module, data, training, 0.3)))
+    pool = MockClients(module, data, training).pool(0.3)
+    alone = updates(module, data, training, 0.3)
     assert torch.equal(pool.rows, alone)
-
-
-def test_mock_clients_are_weighted_like_clients():
-    data = federation([2, 8, 20])
-    plain = pool_updates(mlp(), data, CLIENT, 0.1).combined(torch.eye(3))
-    combined = pool_updates(mlp(), data, CLIENT, 0.1, weighting=WeightsBySize(10)).combined(torch.eye(3))
-    torch.testing.assert_close(combined, plain * torch.tensor([[0.2], [0.8], [1.0]]).double(), atol=1e-9, rtol=1e-6)

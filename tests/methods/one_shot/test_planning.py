@@ -11,7 +11,7 @@ import coalmine
 from coalmine import OneShot
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.method import build_audits
+from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.methods.one_shot.planning import (
     AuditPower,
     default_canaries,
@@ -19,7 +19,6 @@ from coalmine.methods.one_shot.planning import (
     plan,
     secret_rounds_curve,
 )
-from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.stats import NormalNull, Scores
 from coalmine.stats.claim_tests import ClaimTests
@@ -62,7 +61,7 @@ def share_refuted(audits, scores, claim, **design):
 
 
 def test_the_planned_number_detects_half_the_noise_with_an_exact_null(every_round):
-    canaries = every_round.needed(every_round.exact_null, 0.5, 0.8)
+    canaries = every_round.needed(0.5, 0.8)
     rng, mu = np.random.default_rng(0), math.sqrt(10) / 1.5
     refuted = share_refuted(
         100, lambda: Scores(rng.normal(mu, 1, canaries), None, NormalNull()), every_round.claim.curve()
@@ -70,17 +69,10 @@ def test_the_planned_number_detects_half_the_noise_with_an_exact_null(every_roun
     assert refuted > 0.8 - 0.12
 
 
-def test_the_planned_number_detects_half_the_noise_by_counting(every_round):
-    canaries = every_round.needed(every_round.counted, 0.5, 0.8)
-    rng, mu = np.random.default_rng(1), math.sqrt(10) / 1.5
-    scores = lambda: Scores(rng.normal(mu, 1, canaries), rng.normal(0, 1, canaries))  # noqa: E731
-    assert share_refuted(100, scores, every_round.claim.curve()) > 0.8 - 0.12
-
-
 def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
     power = power_of(1.0, Poisson(0.05), 60)
     claim, rng = power.claim.curve(), np.random.default_rng(2)
-    canaries = power.needed(power.counted, 0.5, 0.8)
+    canaries = power.needed(0.5, 0.8)
     scores = lambda: Scores(*likelihood_ratios(rng, canaries, canaries, 0.5, 0.05, 60))  # noqa: E731
     assert power.test == "counted"
     assert share_refuted(100, scores, claim) > 0.8 - 0.12
@@ -90,8 +82,8 @@ def test_a_true_claim_is_hardly_ever_refuted(every_round):
     # 1,999 simulated audits at a level of 5%, or of 2.5% for the rank-sum alone: the estimates exceed 7% and 4% with
     # probability below 1e-4.
     for power in (every_round, power_of(2.0, Poisson(0.5), 40), power_of(2.0, Poisson(0.5), 40, "final-change")):
-        assert power.exact_null(1.0, 100) < 0.07
-        assert power.counted(1.0, 100) < 0.04
+        assert power.power(1.0, 100) < 0.07
+        assert power.test == "exact-null" or power.power(1.0, 100) < 0.04
 
 
 def test_the_attack_on_secret_rounds_comes_close_to_what_the_accountant_allows_and_not_above():
@@ -140,9 +132,8 @@ def test_a_plan_grows_with_what_it_asks_for():
     planned = plan(noise_multiplier=3.0, rounds=10, clients=50, dim=1_000_000)
     assert planned.test == "exact-null"
     assert [(row.noise, row.power) for row in planned.rows[:2]] == [(0.9, 0.8), (0.9, 0.95)]
-    needed = [row.exact_null for row in planned.rows]
+    needed = [row.canaries for row in planned.rows]
     assert needed[0] > needed[2] > needed[4]
-    assert all(row.canaries == row.exact_null < row.counted for row in planned.rows)
     assert all(needed[i] < needed[i + 1] for i in (0, 2, 4))
     row = planned.rows[4]
     assert row.per_round == row.canaries
@@ -212,12 +203,12 @@ def test_canaries_that_disturb_each_other_detect_less():
     claim = Claim(noise_multiplier=0.5, sampling=EveryRound(), rounds=9, delta=1e-5)  # μ = 6
     alone, crowded = (AuditPower(claim=claim, view="updates", rate=1.0, dim=dim) for dim in (None, 5000))
     # 40 of 200 canaries lie in single tensors: the variance 1/6² grows by 40/5000, to 1/5.28².
-    assert crowded.exact_null(1.0, 200) == 0.0
-    assert crowded.exact_null(0.9, 200) < 0.05
-    assert alone.exact_null(0.9, 200) > 0.95
-    needed = crowded.needed(crowded.exact_null, 0.8, 0.8)
-    assert crowded.exact_null(0.8, needed) >= 0.8
-    assert crowded.needed(crowded.exact_null, 0.95, 0.8) is None
+    assert crowded.power(1.0, 200) == 0.0
+    assert crowded.power(0.9, 200) < 0.05
+    assert alone.power(0.9, 200) > 0.95
+    needed = crowded.needed(0.8, 0.8)
+    assert crowded.power(0.8, needed) >= 0.8
+    assert crowded.needed(0.95, 0.8) is None
 
 
 def test_too_few_canaries_refute_nothing_by_the_signs_of_their_scores():
@@ -225,8 +216,8 @@ def test_too_few_canaries_refute_nothing_by_the_signs_of_their_scores():
     # 0.5⁴ > 0.05: five must be inserted, by as many of 2n fair coins.
     for canaries in (5, 6, 8):
         enough = stats.binom.sf(4, 2 * canaries, 0.5)
-        assert power.exact_null(0.5, canaries) == pytest.approx(enough, abs=1 / 11)
-    assert power.needed(power.exact_null, 0.5, 0.8) > 5
+        assert power.power(0.5, canaries) == pytest.approx(enough, abs=1 / 11)
+    assert power.needed(0.5, 0.8) > 5
 
 
 @pytest.mark.parametrize("settings", [{"layers": {"w": 900, "b": 100}}, {"family": "gaussian"}])
@@ -254,7 +245,7 @@ def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state
 
 def test_the_default_detects_half_the_noise_if_the_clients_are_enough():
     power = power_of(10.0, EveryRound(), 1)  # ε = 0.34
-    needed = power.needed(power.exact_null, 0.5, 0.8)
+    needed = power.needed(0.5, 0.8)
     assert needed > 500
     assert default_canaries(power, clients=needed, rate=1.0) == needed
     assert default_canaries(power, clients=needed - 1, rate=1.0) == int((needed - 1) / 3)
@@ -266,7 +257,7 @@ def test_an_audit_without_a_number_gets_the_default():
         return build_audits(OneShotSettings(canaries=number), training, np.zeros(5000), population=60)[0].canaries
 
     power = power_of(2.0, Poisson(0.5), 4, "final")
-    needed = power.needed(power.exact_null, 0.5, 0.8)
+    needed = power.needed(0.5, 0.8)
     assert 20 < needed <= 60
     assert canaries("poisson:0.5") == needed
     assert canaries("fixed:30") == 20  # a quarter of the average; half the noise cannot be detected

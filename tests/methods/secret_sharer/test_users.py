@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.claims import Claim, Poisson
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.users import set_aside, user_attack
@@ -42,7 +42,7 @@ def test_users_in_the_training_are_told_from_others(splits):
         user_attack(small(splits), members=few, nonmembers=others, without=range(12))
 
     # another user takes the place of whoever is left out: two neighbors away where a claim is for one less
-    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
+    claim = Claim(epsilon=8.0, delta=1e-5)
     halved = user_attack(training.module(), members=few, nonmembers=others, claim=claim)
     assert halved.bound.epsilon == pytest.approx(result.bound.epsilon / 2, rel=1e-3)
     pieces = balanced(few, 5)

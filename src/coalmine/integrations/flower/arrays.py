@@ -47,6 +47,7 @@ class Layout:
         shapes = {key: tuple(array.shape) for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
         if not shapes:
             raise InputError(f"the model has no floating-point parameters, only {', '.join(arrays) or 'no arrays'}")
+        # Audits subtract two models, so the coarsest precision decides how exact their difference is.
         half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in shapes)
         return cls(shapes, "float16" if half else "float32")
 
@@ -67,6 +68,7 @@ class Layout:
 
     def rounding(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> float:
         """Return how far rounding two models may have moved each number of their difference."""
+        # A difference of two models is as exact as their largest parameter.
         largest = max(float(np.abs(model[np.isfinite(model)]).max(initial=0.0)) for model in (before, after))
         return float(np.spacing(np.dtype(self.precision).type(largest)))
 
@@ -91,6 +93,7 @@ class Layout:
         """Return ``step``, or the smallest step that `nudged` can represent and whose square is not zero."""
         half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
         least = min(float(np.abs(arrays[key].numpy()).min(initial=np.inf)) for key in self.shapes)
+        # The distance to the next number of the smallest parameter, which `nudged` changes; 4 to be on the safe side.
         resolution = 4 * float(np.spacing(np.float16(least) if half else np.float32(least)))
         return max(step, resolution, _HALF_STEP if half else 0.0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_kind, check_positive
+from coalmine.integrations.flower.local import through_mods
 from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.replay import (
     StrategyChecks,
@@ -112,7 +112,7 @@ class CanaryGrid(Grid):
 
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             training_round = 0
-            if server_round == 0:
+            if server_round == 0:  # Flower evaluates the first model before any training
                 noise_multiplier = noise_multiplier_of(calling_strategy())
                 self.audited.begin(arrays, noise_multiplier=noise_multiplier, stratify=not self._hosts)
             else:
@@ -143,6 +143,7 @@ class CanaryGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the real nodes and, while a round is configured, its canaries, whose ids are negative."""
+        # Real ids are not negative, so an id below 0 holds both the audit and the seat of a canary.
         audits = len(self.audited.audits)
         return [*self.inner.get_node_ids(), *(-1 - (seat * audits + audit) for audit, seat in self.audited.due())]
 
@@ -181,6 +182,7 @@ class CanaryGrid(Grid):
         self._checks.look_at(replies)
         self._imitate(replies)
         replies += self._canary_replies(to_canaries, clip_norm, timeout)
+        # Strategies average over the nodes that sent an update, so that is the divisor.
         failed = [reply for reply in replies if not reply.has_content()]
         reason = str(failed[0].error.reason) if failed else ""
         self.audited.answered(len(replies) - len(failed), len(asked) - len(replies), len(failed), reason)
@@ -225,6 +227,7 @@ class CanaryGrid(Grid):
         planted = self.audited.plant(seats, clip_norm)
         if not messages:
             return []
+        # Nothing is clipped with an infinite clip norm, and any small step will do.
         unit = clip_norm if math.isfinite(clip_norm) else 1.0
         layout, model = self.audited.layout, _arrays(messages[0])
         step = layout.representable_step(model, _STEP * unit)
@@ -256,14 +259,9 @@ class CanaryGrid(Grid):
             content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
             return Message(content, reply_to=received)
 
-        call: Callable[[Message, Context], Message] = train
-        for mod in reversed(self._mods):
-            call = _through(mod, call)
         node = message.metadata.dst_node_id
         context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
-        # Messages of a round share their content, and mods write into it.
-        content = copy.deepcopy(message.content) if self._mods else message.content
-        return call(Message(metadata=message.metadata, content=content), context)
+        return through_mods(self._mods, train, message, context)
 
     def _requests(
         self, asked: dict[tuple[int, int], Message], planted: Mapping[int, Contribution], scale: float, step: float
@@ -296,16 +294,13 @@ def _arrays(message: Message) -> ArrayRecord:
     return records[0]
 
 
-def _through(mod: Any, call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
-    return lambda message, context: mod(message, context, call)
-
-
 def _mean(values: Sequence[Any], weights: Sequence[float] | None) -> Any:
     """Return the weighted mean of numbers or of lists of equal length; whole numbers stay whole."""
     if len({np.shape(value) for value in values}) > 1:
         return values[0]
     numbers = np.array(values)
     mean = np.average(numbers, axis=0, weights=weights)
+    # Flower refuses a record whose types differ from those of the other replies.
     return (mean.round().astype(int) if numbers.dtype.kind == "i" else mean).tolist()
 
 
@@ -334,6 +329,7 @@ class FrozenRounds(Strategy):
         current = self._grid.audited.current
         self._frozen = current is not None and current.trial is not None
         self._arrays = arrays
+        # A copy, so that momentum, clip norms and privacy spent stay those of the training.
         self._acting = copied_strategy(self.strategy) if self._frozen else self.strategy
         training_round = server_round if current is None else current.round + 1
         return self._acting.configure_train(training_round, arrays, config, grid)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +27,6 @@ class LocalGrid(Grid):
         client_app: The app.
         nodes: Number of nodes.
         run_config: The run's configuration, which the app finds in its context.
-        node_config: Function from a partition (from 0) to the node's configuration. By default ``partition-id`` and
-            ``num-partitions``, as in Flower's simulation.
 
     Example:
         >>> app = ClientApp()
@@ -40,32 +39,18 @@ class LocalGrid(Grid):
         [1, 2]
     """
 
-    def __init__(
-        self,
-        client_app: ClientApp,
-        *,
-        nodes: int,
-        run_config: Mapping[str, Any] | None = None,
-        node_config: Callable[[int], Mapping[str, Any]] | None = None,
-    ) -> None:
+    def __init__(self, client_app: ClientApp, *, nodes: int, run_config: Mapping[str, Any] | None = None) -> None:
         check_kind("client_app", client_app, ClientApp, "a flwr ClientApp")
-        count = check_count("nodes", nodes)
-        _identify()
-        configure = node_config or (lambda partition: {"partition-id": partition, "num-partitions": count})
-        self._app, self._sent = client_app, 0
+        # Messages carry the identity of their process, which an engine sets before it starts an app.
+        for name in ("task_id", "run_id", "node_id"):
+            try:
+                getattr(TaskIdentity, name)
+            except RuntimeError:
+                setattr(TaskIdentity, name, 1)
+        self._app, self._nodes, self._run_config = client_app, range(1, check_count("nodes", nodes) + 1), run_config
         self._run: Any = SimpleNamespace(run_id=1)
-        self._replies: dict[str, Message] = {}
-        self.run_config = dict(run_config or {})
-        self._contexts = {
-            partition + 1: Context(
-                run_id=1,
-                node_id=partition + 1,
-                node_config=dict(configure(partition)),
-                state=RecordDict(),
-                run_config=self.run_config,
-            )
-            for partition in range(count)
-        }
+        self._sent, self._replies = 0, dict[str, Message]()
+        self._contexts: dict[int, Context] = {}
 
     def set_run(self, run: Any) -> None:
         """Set the run."""
@@ -84,7 +69,7 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return 1 to the number of nodes."""
-        return list(self._contexts)
+        return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have messages answered at once, and keep the replies."""
@@ -95,6 +80,7 @@ class LocalGrid(Grid):
             message.metadata.__dict__["_message_id"] = message_id
             reply = self._answer(message)
             if reply is not None:
+                reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
                 self._replies[message_id] = reply
             ids.append(message_id)
         return ids
@@ -108,24 +94,31 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message) -> Message | None:
-        context = self._contexts[message.metadata.dst_node_id]
+        node = message.metadata.dst_node_id
+        if node not in self._contexts:  # the same names as in Flower's simulation
+            config = {"partition-id": self._nodes.index(node), "num-partitions": len(self._nodes)}
+            self._contexts[node] = Context(1, node, config, RecordDict(), dict(self._run_config or {}))
         # Messages of a round share their content, and mods write into it.
         separate = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
         try:
-            reply = self._app(separate, context)
+            return copy.deepcopy(self._app(separate, self._contexts[node]))
         except Exception as error:  # whatever user code raises
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
-        if reply is None:
-            return None
-        reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
-        return copy.deepcopy(reply)
 
 
-def _identify() -> None:
-    """Give this process the identity that messages carry; an engine does so before it starts an app."""
-    for name in ("task_id", "run_id", "node_id"):
-        try:
-            getattr(TaskIdentity, name)
-        except RuntimeError:
-            setattr(TaskIdentity, name, 1)
+def through_mods(
+    mods: Sequence[Any], train: Callable[[Message, Context], Message], message: Message, context: Context
+) -> Message:
+    """Return a client's reply after the mods of its app; as in Flower, the first mod is the outermost."""
+    if not mods:
+        return train(message, context)
+    call = train
+    for mod in reversed(mods):
+        call = functools.partial(_call_mod, mod, call)
+    # Messages of a round share their content, and mods write into it.
+    return call(Message(metadata=message.metadata, content=copy.deepcopy(message.content)), context)
+
+
+def _call_mod(mod: Any, call: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
+    return mod(message, context, call)

@@ -33,6 +33,7 @@ def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
     received = next(iter(message.content.array_records.values()))
     # A copy: messages of Flower's legacy workflows have no shapes, and their clients empty what they read.
     before = ArrayRecord({key: Array(array.numpy()) for key, array in received.items()})
+    # Before the client trains, which may change what it received.
     update = _update(asked)
     reply = call_next(message, context)
     if reply.has_error():
@@ -79,6 +80,7 @@ def _update(asked: ConfigRecord) -> Vector | None:
     return canaries.canary(int(asked[_CANARY])) * np.float32(asked[_NORM])
 
 
+# A host sends several canaries of the same audit in every round.
 @lru_cache(maxsize=4)
 def _canaries(family: str, dim: int, count: int, seed: int) -> UpdateCanaries:
     return update_canaries(family, dim=dim, count=count, seed=seed)

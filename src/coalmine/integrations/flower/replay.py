@@ -9,20 +9,20 @@ import copy
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.integrations.flower.local import _identify
+from coalmine.integrations.flower.local import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.results.finding import Check, Finding
 
@@ -119,9 +119,9 @@ class StrategyRelease:
         weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
         number: int = 0, clips: float | None = None,
     ) -> None:  # fmt: skip
-        _identify()
         self._strategy, self._model, self._number, self._asked = strategy, model, number, asked
-        self._grid, self._mods, self._weighted_by, self._clips = _Nodes(nodes), list(mods), weighted_by, clips
+        self._mods, self._weighted_by, self._clips = list(mods), weighted_by, clips
+        self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
         self._metrics = dict(metrics or {})
 
     @property
@@ -165,7 +165,7 @@ class StrategyRelease:
             factor = 1 / max(1.0, norm / self._clips)
             update = {key: np.asarray(part * factor).astype(part.dtype) for key, part in update.items()}
 
-        def train(asked: Message, _: Context | None) -> Message:
+        def train(asked: Message, _: Context) -> Message:
             arrays = {}
             for key, part in update.items():
                 numbers = np.asarray(part)
@@ -174,13 +174,8 @@ class StrategyRelease:
             metrics = MetricRecord({**self._metrics, self._weighted_by: examples})
             return Message(RecordDict({name: ArrayRecord(arrays), "metrics": metrics}), reply_to=asked)
 
-        if not self._mods:
-            return train(message, None)
-        separate = Message(metadata=message.metadata, content=copy.deepcopy(message.content))  # mods write into it
-        call: Callable[..., Message] = train
-        for mod in reversed(self._mods):
-            call = _around(mod, call)
-        return call(separate, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
+        context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
+        return through_mods(self._mods, train, message, context)
 
 
 class StrategyChecks:
@@ -316,39 +311,10 @@ def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
     return twin
 
 
-class _Nodes(Grid):
-    """A grid of which strategies only ask for the nodes."""
-
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return 1 to the number of nodes."""
-        return list(range(1, self._nodes + 1))
-
-    def set_run(self, run: Any) -> None:
-        """Do nothing."""
-
-    @property
-    def run(self) -> Any:
-        """No run."""
-        return None
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        """Refuse: aggregating replies takes no messages to nodes."""
-        raise NotImplementedError("a replayed strategy has no nodes to send messages to")
-
-    push_messages = pull_messages = send_and_receive = create_message
-
-
 def _sent(asked: Sequence[Any], value: Any) -> bool:
     """Whether clients receive a number with the model."""
     records = [record for message in asked[:1] for record in message.content.config_records.values()]
     return any(value in record.values() for record in records)
-
-
-def _around(mod: Any, call: Callable[..., Message]) -> Callable[..., Message]:
-    return lambda message, context: mod(message, context, call)
 
 
 @contextmanager

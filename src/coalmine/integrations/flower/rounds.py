@@ -37,6 +37,7 @@ class AuditedRounds:
             raise InputError(f"all audits of a training must have the same number of rounds, got {sorted(rounds)}")
         self.audits, self.rounds = tuple(audits), rounds.pop()
         self.plan: list[PlannedRound] = []
+        # Frozen rounds are held on the model before the round that they are numbered by.
         for round in range(self.rounds):
             for index, audit in enumerate(audits):
                 self.plan += [PlannedRound(round, trial, index) for trial in range(audit.frozen_rounds(round))]
@@ -145,6 +146,7 @@ class AuditedRounds:
     def release(self, arrays: ArrayRecord | None) -> npt.NDArray[Any]:
         """Show the acting audits the model that a round leads to, None if it was aborted, and return its parameters."""
         current, layout = self.plan[self._at], self.layout
+        # Flower shows models, so the update is the difference of two.
         after = self._before if arrays is None else layout.vector(arrays)
         rounding = layout.rounding(self._before, after)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -154,11 +156,13 @@ class AuditedRounds:
             self.lost_numbers += lost
             self._note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
             change, model, rounding = finite_part(change)[0], finite_part(model)[0], math.inf
+        # A strategy that aborts a round returns the old model.
         aborted = not self._planted or not change.any()
         if aborted:
             self._note("the model did not change, so the round counts as aborted")
         for i in self._acting(current):
             audit, kinds = self.audits[i], list[Kind](["update"])
+            # A frozen round releases nothing but its update.
             if current.trial is None:
                 kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
             if aborted:

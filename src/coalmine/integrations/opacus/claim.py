@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, S
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, Poisson, Sampling
 from coalmine.errors import InputError, check_kind
 
-# Two accountants agree up to this difference. PRV's figures are up to 0.02 above the truth by construction.
+# Two accountants agree up to this difference: both round, and in different places.
 _ABSOLUTE_GAP, _RELATIVE_GAP = 0.03, 0.02
 
 
@@ -65,8 +65,14 @@ class Loading:
             batches = len(sampler)
         except TypeError as error:
             raise InputError(f"the loader must have a length, so its data set needs one too ({error})") from None
-        poisson = isinstance(sampler, UniformWithReplacementSampler)
-        return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches, counter=_counted(sampler))
+        if isinstance(sampler, UniformWithReplacementSampler):
+            return cls(rate=float(sampler.sample_rate), batches=batches)
+        # Only torch's own samplers without replacement are known to give each example at most once per pass.
+        inner: Any = sampler.sampler if type(sampler) is BatchSampler else None
+        if type(inner) is SequentialSampler or (type(inner) is RandomSampler and not inner.replacement):
+            sampler.sampler = inner = _CountedSampler(inner)
+        counter = inner if isinstance(inner, _CountedSampler) else None
+        return cls(rate=None, batches=batches, counter=counter)
 
     def stepped(self, batches: int) -> None:
         """Record a step that used this number of batches."""
@@ -87,6 +93,7 @@ class Loading:
         """How to account for an example: drawn at random, or at most once per pass; None if neither is certain."""
         if self.rate is not None:
             return Poisson(self.rate)
+        # Batches that were added up, or came from elsewhere, may hold an example twice in one step.
         if self.counter is None or self.accumulated or 0 in self.trained:
             return None
         return AtMost(len(self.trained))
@@ -115,99 +122,63 @@ def claim_of(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Opacus
         loading: How its batches were made.
         delta: The δ to state ε at.
     """
-    schedule, rates = _history(engine)
-    accountant = str(engine.accountant.mechanism())
-    rate = rates[0] if len(set(rates)) == 1 else None
-    coalmine = Claim(noise_schedule=schedule, sampling=loading.sampling, delta=delta)
-    epsilon, warnings = _epsilon_by_opacus(engine, schedule, delta), []
-    if epsilon is None:
-        epsilon = coalmine.epsilon
-        warnings.append(f"Opacus's accountant {accountant} has no ε at δ = {delta:g}: the claim is coalmine's")
-    opacus = Claim(
-        epsilon=epsilon,
-        delta=delta,
-        accountant=f"opacus-{accountant}",
-        noise_schedule=schedule,
-        sampling=None if rate is None else Poisson(rate),
-    )
-    differences = _differences(opacus, coalmine, loading, rate)
-    return OpacusClaim(opacus=opacus, coalmine=coalmine, warnings=[*warnings, *differences])
-
-
-def note_on_claim(opacus: Claim, claim: Claim | None) -> str | None:
-    """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
-    if claim is None or claim == opacus or math.isinf(claim.epsilon):
-        return None
-    theirs = f"their claim is ε = {claim.epsilon:.4g}"
-    if claim.rounds == 1 and opacus.rounds != 1:
-        canaries = f"this result is about a single step with a canary in it, so the claim is ε = {claim.epsilon:.4g}"
-    elif claim.sampling == EveryRound():
-        canaries = f"the canaries take part in every step, so {theirs}"
-    elif isinstance(claim.sampling, AtMost):
-        canaries = f"each canary takes part in {claim.sampling.times} known steps, so {theirs}"
-    else:
-        canaries = f"the canaries take part differently ({claim.sampling}), so {theirs}"
-    return f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random; {canaries}."
-
-
-def _counted(sampler: Any) -> _CountedSampler | None:
-    """Make torch's BatchSampler count its passes, and return the counter; None if examples may repeat in a pass."""
-    if type(sampler) is not BatchSampler:
-        return None
-    inner: Any = sampler.sampler
-    if isinstance(inner, _CountedSampler):
-        return inner
-    if type(inner) is not SequentialSampler and not (type(inner) is RandomSampler and not inner.replacement):
-        return None
-    sampler.sampler = counter = _CountedSampler(inner)
-    return counter
-
-
-def _history(engine: PrivacyEngine) -> tuple[list[tuple[float, int]], list[float]]:
-    """Return (noise multiplier, steps) and sampling rates, as the engine's accountant recorded them."""
     check_kind("engine", engine, PrivacyEngine, "an opacus.PrivacyEngine")
     history = list(engine.accountant.history)
     if not history:
         raise InputError("the privacy engine recorded no step: train with the optimizer that make_private returned")
-    return [(float(noise), int(count)) for noise, _, count in history], [float(rate) for _, rate, _ in history]
-
-
-def _epsilon_by_opacus(engine: PrivacyEngine, schedule: Sequence[tuple[float, int]], delta: float) -> float | None:
-    """Return ε by Opacus: infinite without noise, None where its accountant fails."""
-    if min(noise for noise, _ in schedule) <= 0:
-        return math.inf
-    try:
-        epsilon = float(engine.get_epsilon(delta))
-    except (ValueError, RuntimeError, ArithmeticError, MemoryError, IndexError):
-        return None
-    return epsilon if epsilon >= 0 else None
-
-
-def _differences(opacus: Claim, coalmine: Claim, loading: Loading, rate: float | None) -> list[str]:
-    """Return a sentence where Opacus's ε and coalmine's differ."""
-    reported = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) reports ε = {opacus.epsilon:.4g}"
+    schedule = [(float(noise), int(count)) for noise, _, count in history]
+    rates = {float(rate) for _, rate, _ in history}
+    # Opacus assumes Poisson sampling at the rate that it recorded, whatever the loader does.
+    rate = rates.pop() if len(rates) == 1 else None
+    name, warnings = str(engine.accountant.mechanism()), []
+    coalmine = Claim(noise_schedule=schedule, sampling=loading.sampling, delta=delta)
+    epsilon = math.inf  # without noise, for which Opacus's accountants fail
+    if all(noise > 0 for noise, _ in schedule):
+        try:
+            epsilon = max(0.0, float(engine.get_epsilon(delta)))
+        except (ValueError, RuntimeError, ArithmeticError, MemoryError, IndexError):
+            epsilon = coalmine.epsilon
+            warnings.append(f"Opacus's accountant {name} has no ε at δ = {delta:g}: the claim is coalmine's")
+    sampling = None if rate is None else Poisson(rate)
+    opacus = Claim(
+        epsilon=epsilon, delta=delta, accountant=f"opacus-{name}", noise_schedule=schedule, sampling=sampling
+    )
+    reported = f"Opacus's accountant ({name}) reports ε = {epsilon:.4g}"
     if loading.rate is None and loading.sampling is None:
-        return [
+        warnings.append(
             f"{reported} for examples drawn at random in each step, but nothing is proved for this loader: an example "
             "may occur several times in a step (custom samplers, sampling with replacement, accumulated batches, or "
             "batches of another loader)"
-        ]
-    if loading.rate is None:
-        return [
+        )
+    elif loading.rate is None:
+        warnings.append(
             f"{reported} for examples drawn at random in each step, but this loader shuffles and goes through all of "
             f"them: what is proved is ε = {coalmine.epsilon:.4g}, without amplification by sampling "
             f"({coalmine.sampling}), for replacing an example by an empty one"
-        ]
-    if rate is None or not math.isclose(rate, loading.rate, rel_tol=1e-6):
+        )
+    elif rate is None or not math.isclose(rate, loading.rate, rel_tol=1e-6):
         assumed = "rates that change" if rate is None else f"a sampling rate of {rate:.6g}"
-        return [
+        warnings.append(
             f"{reported} for {assumed}, but the loader samples at {loading.rate:.6g}, where coalmine's accountant "
             f"reports {coalmine.epsilon:.4g}"
-        ]
-    if math.isclose(opacus.epsilon, coalmine.epsilon, rel_tol=_RELATIVE_GAP, abs_tol=_ABSOLUTE_GAP):
-        return []
-    if opacus.epsilon > coalmine.epsilon:
-        return [f"{reported}, coalmine's (pld) {coalmine.epsilon:.4g}: both are valid, the smaller one is tighter"]
-    return [
-        f"{reported}, below coalmine's {coalmine.epsilon:.4g} (pld), which is an upper bound: do not rely on the former"
-    ]
+        )
+    elif epsilon < coalmine.epsilon - max(_ABSOLUTE_GAP, _RELATIVE_GAP * coalmine.epsilon):
+        # A larger ε is only less tight; a smaller one than an upper bound may still be right, but nobody has shown it.
+        warnings.append(f"{reported}, below coalmine's {coalmine.epsilon:.4g} (pld): do not rely on the former")
+    return OpacusClaim(opacus=opacus, coalmine=coalmine, warnings=warnings)
+
+
+def note_on_claim(opacus: Claim, claim: Claim | None) -> str | None:
+    """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
+    # Canaries that are sampled like examples have Opacus's own claim, which needs no explanation.
+    if claim is None or claim == opacus or math.isinf(claim.epsilon):
+        return None
+    canaries = f"the canaries take part differently ({claim.sampling})"
+    if claim.rounds == 1 and opacus.rounds != 1:
+        canaries = "this result is about a single step with a canary in it"
+    elif claim.sampling == EveryRound():
+        canaries = "the canaries take part in every step"
+    elif isinstance(claim.sampling, AtMost):
+        canaries = f"each canary takes part in {claim.sampling.times} known steps"
+    reported = f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random"
+    return f"{reported}; {canaries}, so their claim is ε = {claim.epsilon:.4g}."

@@ -15,7 +15,7 @@ from torch import Tensor
 from coalmine.checks import Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count
-from coalmine.integrations.opacus.steps import check_optimizer
+from coalmine.integrations.opacus.audit import check_optimizer
 
 _MOST_RANDOM = 8
 _DEFAULT = ReplayOptions()

@@ -20,8 +20,7 @@ from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
 from coalmine.seeds import generator
 from coalmine.stats import gaussian_shift
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import flat, to_numpy
+from coalmine.vectors import VectorKind, flat, to_numpy
 
 Mode = Literal["frozen", "running"]
 

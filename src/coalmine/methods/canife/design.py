@@ -28,8 +28,7 @@ from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, input_derivative
 from coalmine.progress import track
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.optimizers import SGD, Adam, OptimizerState
+from coalmine.simulation.client import SGD, Adam, LocalTraining, OptimizerState
 
 LossName = Literal["likelihood-ratio", "covariance", "mean"]
 """Which W is used: that of the likelihood ratio, the paper's Loss 2, or its Loss 1."""
@@ -93,15 +92,6 @@ class DesignSettings:
             raise InputError(f"schedule must be cosine or constant, got {self.schedule!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class LossValues:
-    """The losses of k canaries (k,), the norms s (k,), and the derivatives v with respect to the gradients (k, d)."""
-
-    losses: Floats
-    norms: Floats
-    derivatives: Tensor
-
-
 class DesignLoss:
     """The loss of canaries against a pool, as a function of their gradients.
 
@@ -151,8 +141,8 @@ class DesignLoss:
         return losses, norms
 
     @np.errstate(invalid="ignore", over="ignore")  # whoever minimizes the loss looks for numbers that are not finite
-    def derivative(self, gradients: Tensor) -> LossValues:
-        """Return the losses with v = ∂L/∂g = (2/‖g‖) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ."""
+    def derivative(self, gradients: Tensor) -> tuple[Floats, Tensor]:
+        """Return the losses (k,) with v = ∂L/∂g = (2/‖g‖) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ."""
         losses, norms, lengths, weighted = self._evaluated(gradients)
         # The pool's rows are C U.
         weights = torch.from_numpy(weighted * (2 / (lengths * self._clip_norm))[:, None]).to(gradients)
@@ -165,7 +155,7 @@ class DesignLoss:
         # of a large vector, so we measure the component on that very vector instead.
         along = -(across * gradients).sum(1).cpu().double().numpy() / lengths**2
         along -= 2 * np.maximum(self._constant - norms, 0) * self._step / (self._clip_norm * lengths)
-        return LossValues(losses, norms, across.addcmul_(gradients, torch.from_numpy(along).to(gradients)[:, None]))
+        return losses, across.addcmul_(gradients, torch.from_numpy(along).to(gradients)[:, None])
 
     @np.errstate(invalid="ignore", over="ignore")
     def _evaluated(self, gradients: Tensor) -> tuple[Floats, Floats, Floats, Floats]:
@@ -210,14 +200,14 @@ def sample_design_losses(
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Where a descent ended: the variable, the best of each canary, and the losses (iterations, k).
+    """Where a descent ended: the variable, the best of each canary, and how many iterations it took.
 
     ``not_finite`` is the iteration, counted from 1, in which a loss or derivative was not finite, or None.
     """
 
     last: Tensor
     best: Tensor
-    losses: Floats
+    iterations: int
     not_finite: int | None
 
 
@@ -253,21 +243,19 @@ def descend(
     now = variable.detach().clone()
     best = now.clone()
     lowest = np.full(len(now), np.inf)
-    history: list[Floats] = []
     lowest_so_far: list[Floats] = []
     state: OptimizerState = {}
     for iteration in track(range(settings.iterations), "designing canaries"):
         rows = gradients.of(*samples(now.requires_grad_()))
         # Two stages: ∂L/∂g in closed form without a graph, then ∂⟨g(z), v⟩/∂z with v = ∂L/∂g held fixed.
-        values = loss.derivative(rows.detach())
-        step = input_derivative(rows, now, values.derivatives)
+        losses, derivatives = loss.derivative(rows.detach())
+        step = input_derivative(rows, now, derivatives)
         del rows
         now = now.detach()
-        better = values.losses < lowest  # False for NaN
+        better = losses < lowest  # False for NaN
         chosen = torch.from_numpy(better).to(now.device).view(-1, *[1] * (now.ndim - 1))
         best = torch.where(chosen, now, best)
-        lowest = np.where(better, values.losses, lowest)
-        history.append(values.losses)
+        lowest = np.where(better, losses, lowest)
         lowest_so_far.append(lowest)
         if iteration == 0 and not bool(step.any()):
             raise InputError(
@@ -275,8 +263,8 @@ def descend(
                 "can be designed: set iterations to 0 to take samples as they are"
             )
         # A sum is finite only if all of its terms are.
-        if not math.isfinite(float(values.losses.sum()) + float(step.sum())):
-            return Descent(best, best, np.stack(history), iteration + 1)
+        if not math.isfinite(float(losses.sum()) + float(step.sum())):
+            return Descent(best, best, iteration + 1, iteration + 1)
         if iteration >= settings.patience:
             before = lowest_so_far[iteration - settings.patience]
             if (lowest >= (1 - _TOLERANCE) * before).all():
@@ -286,4 +274,4 @@ def descend(
         if current_rate > 0:
             Adam(learning_rate=current_rate, epsilon=_ADAM_EPSILON).step([now], [step], state)
         project(now)
-    return Descent(now, best, np.stack(history) if history else np.zeros((0, len(lowest))), None)
+    return Descent(now, best, len(lowest_so_far), None)

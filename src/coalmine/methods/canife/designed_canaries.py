@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coalmine.arrays import Array, Floats
-from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
+from coalmine.arrays import Floats
+from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
 from coalmine.methods.canife.design import DesignSettings, step_size
-from coalmine.methods.canife.pool import MockClients, Pool, check_disjoint, client_updates
+from coalmine.methods.canife.pool import MockClients, Pool, client_updates
 from coalmine.methods.canife.sample_gradients import SampleGradients
 from coalmine.methods.canife.samples import StartExamples, Target, clients_of, design_samples, valid_range
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
@@ -25,7 +25,6 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
 from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 
@@ -34,20 +33,6 @@ _LEARNED = 0.9
 
 ScoreName = Literal["likelihood-ratio", "plain"]
 Start = Literal["random", "pool", "last"]
-
-_REPRESENTED = (
-    "count",
-    "score",
-    "settings",
-    "client",
-    "noise_multiplier",
-    "cohort",
-    "start",
-    "target",
-    "valid",
-    "weighting",
-    "seed",
-)
 
 
 class DesignedCanaries:
@@ -66,11 +51,9 @@ class DesignedCanaries:
         start: Start from ``"random"`` numbers or tokens, from examples of the ``"pool"``, or from the ``"last"``
             canaries (the first ones are random) with newly drawn classes: what the model has learned of them helps with
             the next ones.
-        target: The canaries' class: a number, ``"random"``, or ``"best"``.
+        target: The canaries' class: a number, or ``"random"``.
         valid: Range of the samples' numbers: ``"data"`` for that of the pool, a pair, or None to leave them free as in
             the paper.
-        weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
-            full weight.
         device: Where mock clients train and samples are designed; where the module is if None.
         seed: Seed of the designs, which are the same on every device up to rounding.
 
@@ -88,7 +71,7 @@ class DesignedCanaries:
         ...     settings=DesignSettings(iterations=20),
         ... )
         >>> facts = canaries.design(None, clip_norm=1.0, round=0)
-        >>> canaries.samples[0].shape
+        >>> canaries.samples.inputs.shape
         (1, 1, 8, 8)
     """
 
@@ -107,47 +90,31 @@ class DesignedCanaries:
         start: Start = "random",
         target: Target = "random",
         valid: tuple[float, float] | Literal["data"] | None = "data",
-        weighting: Weighting | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
     ) -> None:
-        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task) returns")
         if pool is None:
             raise InputError(
                 "the design pool is empty: set users aside as mock clients, for example with pool_fraction"
             )
-        check_kind("pool", pool, FederatedData, "FederatedData, such as the pool of load(...)")
-        check_kind("client", client, LocalTraining, "LocalTraining(...)")
-        self.settings = settings or DesignSettings()
-        check_kind("settings", self.settings, DesignSettings, "DesignSettings(...)")
-        self.count, self.seed = check_count("count", count), check_count("seed", seed, least=0)
-        if not check_number("noise_multiplier", noise_multiplier) >= 0:
-            raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
-        self.noise_multiplier, self.cohort = float(noise_multiplier), check_positive("cohort", cohort)
-        if score not in get_args(ScoreName):
-            raise InputError(f"score must be likelihood-ratio or plain, got {score!r}")
-        if start not in get_args(Start):
-            raise InputError(f"start must be random, pool or last, got {start!r}")
-        if clients is not None:
-            check_disjoint(pool, clients)
-        step_size(client)  # raises for clients that a canary cannot be designed for
-        self.weighting = weighting or EqualWeights()
-        if self.weighting == WeightsBySize(None):
+        if score not in get_args(ScoreName) or start not in get_args(Start):
             raise InputError(
-                "weights by size need a cap, since the pool does not know the largest client: use WeightsBySize(cap)"
+                f"score must be likelihood-ratio or plain, and start random, pool or last, got {score!r} and {start!r}"
             )
-        model = flat.moved(model, device)
-        self.device = flat.device_of(model)
-        check_fits(model, pool.task, name=type(model).__name__)
+        step_size(client)  # raises for clients that a canary cannot be designed for
+        self.settings, self.seed = settings or DesignSettings(), check_count("seed", seed, least=0)
+        self.count, self.cohort = check_count("count", count), check_positive("cohort", cohort)
+        self.noise_multiplier = check_nonnegative("noise_multiplier", noise_multiplier)
         self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
         self.valid: tuple[float, float] | None = None
         if pool.task.tokens is None:
             self.valid = valid_range(pool) if valid == "data" else valid
-        self._mock_clients = MockClients(model, pool, client, weighting=self.weighting, seed=seed)
+        model = flat.moved(model, device)
+        check_fits(model, pool.task, name=type(model).__name__)
+        self._mock_clients = MockClients(model, pool, client, clients=clients, seed=self.seed)
         self._loop = LeanLoop(model, pool.task, client)
         self._initial = flat.parameter_vector(model)
-        self._inputs: Array | None = None
-        self._targets: Array | None = None
+        self._samples: Examples | None = None
         self._pool: Pool | None = None
         self._designed_for, self._clip_norm = self._initial.cpu().numpy(), 0.0
         self._gradients: SampleGradients | None = None
@@ -157,7 +124,7 @@ class DesignedCanaries:
         check_clip_norm(clip_norm)
         weights = self._parameters(model)
         self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
-        self._pool = self._mock_clients.pool(weights, self._clip_norm)
+        self._pool = self._mock_clients.pool(self._clip_norm, weights)
         self._loop.model.load(weights)
         seed = int(generator(self.seed, "design", round).integers(2**31))
         outcome = design_samples(
@@ -173,40 +140,37 @@ class DesignedCanaries:
             gradients=self._gradients,
             seed=seed,
         )
-        if outcome.not_finite is not None and not all(np.isfinite(c.loss) for c in outcome.canaries):
+        losses = [canary.loss for canary in outcome.canaries]
+        if outcome.not_finite is not None and not np.isfinite(losses).all():
             raise InputError(
                 f"the design for round {round} is not finite in iteration {outcome.not_finite}, and no canary precedes "
                 "it: lower the clients' learning rate or check the model"
             )
-        self._gradients = outcome.gradients
-        self._inputs, self._targets = outcome.clients.inputs, outcome.clients.targets
+        self._gradients, self._samples = outcome.gradients, outcome.clients.pooled()
         stopped = float(outcome.not_finite or 0)
         return np.array([[c.health, c.norm, np.nan, outcome.iterations, stopped] for c in outcome.canaries])
 
     def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """Return what the canaries' clients send from ``model``, and the directions to look for it."""
         check_clip_norm(clip_norm)
-        _, targets = self.samples
         if self._pool is None:  # after restore: the same model gives the same mock updates
-            self._pool = self._mock_clients.pool(self._parameters(self._designed_for), self._clip_norm)
+            self._pool = self._mock_clients.pool(self._clip_norm, self._parameters(self._designed_for))
         weights = self._parameters(model)
-        rows = self._updates(weights, targets, clip_norm)
+        rows = self._updates(weights, self.samples, clip_norm)
         if not self.data.task.per_position and not np.array_equal(weights.cpu().numpy(), self._designed_for):
             rows = self._relabel_learned(rows, weights, clip_norm)
-        direction = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
+        direction_of = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
         # If the clip norm has moved since the design, noise and clients moved with it: relative to the clip norm, the
         # mock updates are unchanged.
-        rescaled = self._pool.clip_norm / clip_norm
-        directions = [
-            direction(row * rescaled, self._pool, noise_multiplier=self.noise_multiplier, cohort=self.cohort)
-            for row in rows
-        ]
+        rescaled = rows * (self._pool.clip_norm / clip_norm)
+        terms = {"noise_multiplier": self.noise_multiplier, "cohort": self.cohort}
+        directions = [direction_of(row, self._pool, **terms) for row in rescaled]
         vectors = np.stack([direction.vector for direction in directions]).astype(np.float64)
         return orthogonalize_directions(rows, vectors, np.array([d.effective_sigma for d in directions]))
 
-    def _updates(self, weights: torch.Tensor, targets: Array, clip_norm: float) -> npt.NDArray[np.float32]:
+    def _updates(self, weights: torch.Tensor, samples: Examples, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
-        clients = clients_of(self.samples[0], targets, self.data.task)
+        clients = clients_of(samples.inputs, samples.targets, self.data.task)
         with one_thread():
             rows = torch.cat(list(client_updates(self._loop, weights, clients, clip_norm, seed=self.seed)))
         return rows.cpu().numpy()
@@ -218,40 +182,36 @@ class DesignedCanaries:
 
         A model that has learned a canary sends a short update for it; another class is new to it.
         """
-        _, targets = self.samples
+        inputs, targets = self.samples.inputs, self.samples.targets
         lengths = np.linalg.norm(rows, axis=1)
         if not np.any(lengths < _LEARNED * clip_norm):
             return rows
         next_class = ((targets + 1) % self.data.task.classes).astype(targets.dtype)
-        relabeled = self._updates(weights, next_class, clip_norm)
+        relabeled = self._updates(weights, Examples(inputs, next_class), clip_norm)
         better = (lengths < _LEARNED * clip_norm) & (np.linalg.norm(relabeled, axis=1) > lengths)
-        self._targets = np.where(better, next_class, targets)
+        self._samples = Examples(inputs, np.where(better, next_class, targets))
         return np.where(better[:, None], relabeled, rows)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return the canaries, and the model and clip norm they were designed for."""
-        if self._inputs is None or self._targets is None:
+        if self._samples is None:
             return {}
-        return {
-            "inputs": self._inputs,
-            "targets": self._targets,
-            "designed_for": self._designed_for,
-            "clip_norm": np.array(self._clip_norm),
-        }
+        designed_for, clip_norm = self._designed_for, np.array(self._clip_norm)
+        samples = {"inputs": self._samples.inputs, "targets": self._samples.targets}
+        return {**samples, "designed_for": designed_for, "clip_norm": clip_norm}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
-        self._pool = None
-        self._inputs, self._targets = state.get("inputs"), state.get("targets")
-        if self._inputs is not None:
+        self._pool = self._samples = None
+        if state:
+            self._samples = Examples(state["inputs"], state["targets"])
             self._designed_for, self._clip_norm = state["designed_for"], float(state["clip_norm"])
 
     def described(self) -> list[dict[str, Any]]:
         """Describe the canaries of the last design, ready for JSON: texts in words, numbers by shape and range."""
-        if self._inputs is None or self._targets is None:
-            return []
         task, vocabulary, canaries = self.data.task, self.data.vocabulary, []
-        for inputs, target in zip(self._inputs, self._targets, strict=True):
+        samples = [] if self._samples is None else zip(self._samples.inputs, self._samples.targets, strict=True)
+        for inputs, target in samples:
             canary: dict[str, Any] = {"kind": "numbers" if task.tokens is None else "text", "shape": list(inputs.shape)}
             if task.tokens is None:
                 canary["range"] = None if self.valid is None else [float(end) for end in self.valid]
@@ -262,14 +222,15 @@ class DesignedCanaries:
         return canaries
 
     @property
-    def samples(self) -> tuple[Array, Array]:
+    def samples(self) -> Examples:
         """Inputs and targets of the canaries of the last design."""
-        if self._inputs is None or self._targets is None:
+        if self._samples is None:
             raise InputError("no canary has been designed yet: call design first")
-        return self._inputs, self._targets
+        return self._samples
 
     def __repr__(self) -> str:
-        settings = {name: getattr(self, name) for name in _REPRESENTED}
+        names = ("count", "score", "settings", "client", "noise_multiplier", "cohort", "start", "target", "valid")
+        settings = {name: getattr(self, name) for name in (*names, "seed")}
         digest = hashlib.blake2b(self._initial.cpu().numpy().tobytes(), digest_size=6)
         digest.update(np.ascontiguousarray(self.data.indices).tobytes())
         digest.update(np.ascontiguousarray(self.data.bounds).tobytes())
@@ -277,7 +238,9 @@ class DesignedCanaries:
 
     def _parameters(self, model: Vector | None) -> torch.Tensor:
         """Return a released model, or the initial one, as a tensor."""
-        vector = self._initial if model is None else torch.from_numpy(np.array(model, dtype=np.float32)).to(self.device)
+        if model is None:
+            return self._initial
+        vector = torch.from_numpy(np.array(model, dtype=np.float32)).to(self._initial.device)
         if vector.shape != self._initial.shape:
             raise InputError(
                 f"a released model of {vector.numel()} numbers does not fit the module, which trains "
@@ -287,11 +250,11 @@ class DesignedCanaries:
 
     def _start_examples(self, seed: int) -> StartExamples:
         """Return what the next design starts from; None for random samples."""
+        if self.start == "random":
+            return None
         if self.start == "pool":
             return self.data
-        if self.start == "random" or self._inputs is None or self._targets is None:
-            return None
-        if self.data.task.per_position:  # each token is the target of those before it
-            return Examples(self._inputs, self._targets)
+        if self._samples is None or self.data.task.per_position:
+            return self._samples  # in a language model each token is the target of those before it: no new classes
         drawn = np.random.default_rng(seed).integers(self.data.task.classes, size=self.count)
-        return Examples(self._inputs, drawn)
+        return Examples(self._samples.inputs, drawn)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count, check_positive
+from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.sample_gradients import used_columns
 from coalmine.seeds import generator
 from coalmine.simulation import flat
@@ -20,7 +20,6 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
 from coalmine.simulation.workers import one_thread
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
@@ -113,85 +112,54 @@ class Pool:
 
 
 class MockClients:
-    """Computes the design pool for any parameters of a module.
+    """Computes the design pool for any parameters of a model.
 
     Args:
-        module: The module; it is not changed.
-        data: The mock clients' data.
+        model: The model; it is not changed.
+        data: Data of the mock clients.
         client: What a client does with its data.
-        weighting: How the mechanism weights clients by their size; equal weights if not given.
+        clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
+            against the very clients of the rounds says nothing about an adversary without their data.
         seed: Seed of the clients' batches.
+
+    Raises:
+        InputError: If the pool shares examples with the clients.
     """
 
     def __init__(
         self,
-        module: nn.Module,
+        model: nn.Module,
         data: FederatedData,
         client: LocalTraining,
         *,
-        weighting: Weighting | None = None,
+        clients: FederatedData | None = None,
         seed: int = 0,
     ) -> None:
-        flat.check_module(module, private=True)
-        check_count("seed", seed, least=0)
-        self._data, self._weighting, self._seed = data, weighting, seed
-        self._kernel = choose_kernel(module, data, client)
-        example = input_tensor(data.client(0).inputs[:1], data.task, device=flat.device_of(module))
-        self._columns = used_columns(module, example)
+        flat.check_module(model, private=True)
+        if clients is not None:
+            check_disjoint(data, clients)
+        self._data, self._seed = data, seed
+        self._kernel, self._weights = choose_kernel(model, data, client), flat.parameter_vector(model)
+        example = input_tensor(data.client(0).inputs[:1], data.task, device=flat.device_of(model))
+        self._columns = used_columns(model, example)
 
-    def pool(self, weights: Tensor, clip_norm: float) -> Pool:
-        """Return the clipped and weighted updates of all mock clients from the parameters ``weights``."""
-        rows = client_updates(self._kernel, weights, self._data, clip_norm, weighting=self._weighting, seed=self._seed)
+    def pool(self, clip_norm: float, weights: Tensor | None = None) -> Pool:
+        """Return the clipped updates of all mock clients from ``weights``, by default the model's own.
+
+        Raises:
+            InputError: If an update is not finite.
+        """
+        weights = self._weights if weights is None else weights
+        rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
         with one_thread():
             return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
 
 
-def pool_updates(
-    model: nn.Module,
-    pool: FederatedData,
-    client: LocalTraining,
-    clip_norm: float,
-    *,
-    clients: FederatedData | None = None,
-    weighting: Weighting | None = None,
-    seed: int = 0,
-) -> Pool:
-    """Return what mock clients would send from a model.
-
-    Args:
-        model: The model at its current parameters.
-        pool: Data of the mock clients.
-        client: What a client does with its data.
-        clip_norm: Norm that updates are clipped to.
-        clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
-            against the very clients of the rounds says nothing about an adversary without their data.
-        weighting: How the mechanism weights clients by their size; equal weights if not given.
-        seed: Seed of the clients' batches.
-
-    Returns:
-        The clipped and weighted updates.
-
-    Raises:
-        InputError: If the pool shares examples with the clients, or an update is not finite.
-    """
-    if clients is not None:
-        check_disjoint(pool, clients)
-    return MockClients(model, pool, client, weighting=weighting, seed=seed).pool(
-        flat.parameter_vector(model), clip_norm
-    )
-
-
-def updates(
-    model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0
-) -> Iterator[Tensor]:
-    """Yield the clipped update (d,) of each client of ``data`` in turn, as a training would compute it."""
-    parts = client_updates(LeanLoop(model, data.task, client), flat.parameter_vector(model), data, clip_norm, seed=seed)
-    while True:
-        with one_thread():
-            rows = next(parts, None)
-        if rows is None:
-            return
-        yield from rows
+def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:
+    """Return the clipped updates (clients, d) of the clients of ``data``, as a training would compute them."""
+    kernel, weights = LeanLoop(model, data.task, client), flat.parameter_vector(model)
+    with one_thread():
+        return torch.cat(list(client_updates(kernel, weights, data, clip_norm, seed=seed)))
 
 
 def client_updates(
@@ -200,20 +168,15 @@ def client_updates(
     data: FederatedData,
     clip_norm: float,
     *,
-    weighting: Weighting | None = None,
     seed: int,
 ) -> Iterator[Tensor]:
-    """Yield the clipped and weighted updates (n, d) of clients from the parameters ``weights``, a few at a time.
+    """Yield the clipped updates (n, d) of clients from the parameters ``weights``, a few at a time.
 
     Raises:
         InputError: If an update is not finite.
     """
     check_positive("clip_norm", clip_norm)
-    client_weights = (weighting or EqualWeights()).weights(data.sizes)
-    clients = [
-        Participant(data.client(i), float(weight), partial(generator, seed, "batches", i))
-        for i, weight in enumerate(client_weights)
-    ]
+    clients = [Participant(data.client(i), partial(generator, seed, "batches", i)) for i in range(len(data))]
     first = 0
     for part in kernel.clipped_updates(weights, clients, clip_norm):
         infinite = np.flatnonzero(~np.isfinite(part.norms))

@@ -23,8 +23,8 @@ from torch.func import functional_call, vmap
 
 from coalmine.errors import InputError
 from coalmine.simulation.flat import check_module, stateless
-from coalmine.simulation.kernels.layerwise import Recorder, is_supported, layers_of
-from coalmine.simulation.models.layers import SoftEmbedding
+from coalmine.simulation.kernels.layerwise import Recorder, crop_convolutions, is_supported, layers_of
+from coalmine.simulation.models.text import SoftEmbedding
 
 # Models with fewer parameters are faster with vmap: their layers are small, and a pass costs as much as its operations.
 _LEAST_PARAMETERS = 100_000
@@ -271,79 +271,15 @@ class UnrolledLSTM(nn.Module):
         return outputs, (torch.stack(last_hidden), torch.stack(last_cells))
 
 
-Taps = tuple[slice, slice, slice, slice]
-"""The part of a convolution's weight that is used."""
-
-
 def used_columns(module: nn.Module, example: Tensor) -> Tensor | None:
     """Return the coordinates of the flat gradient that inputs like ``example`` (1, …) can reach; None for all."""
     if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return None
-    gradients = OneByOne(copy.deepcopy(module).float())  # clients train in float32
-    whole = gradients.of(*_with_label(gradients, example))
-    gradients._crop(example)
-    columns = gradients.columns
-    if columns is None or bool(whole.detach().cpu().index_fill(1, columns, 0).any()):
+    cropped = OneByOne(copy.deepcopy(module).float())  # clients train in float32
+    logits = cropped._module(example)
+    whole = torch.autograd.grad(logits.square().sum(), cropped._parameters, allow_unused=True, materialize_grads=True)
+    cropped._crop(example)
+    columns, gradient = cropped.columns, torch.cat([part.flatten() for part in whole]).cpu()
+    if columns is None or bool(gradient.index_fill(0, columns, 0).any()):
         return None  # the module uses a convolution's weight elsewhere, too
     return columns
-
-
-def _with_label(gradients: SampleGradients, example: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an example with the target 0 at each position."""
-    with torch.no_grad():
-        logits = gradients._module(example)
-    targets = torch.zeros_like(logits)
-    targets[..., 0] = 1
-    return example, targets
-
-
-def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Taps]:
-    """Make convolutions skip the weights that only multiply padding; return which weights each of these must keep.
-
-    On images of one pixel, a 3 × 3 kernel with padding 1 uses one of its nine weights. The caller replaces the weights.
-    """
-    sides: dict[nn.Conv2d, set[tuple[int, ...]]] = {}
-
-    def note_size(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, nn.Conv2d)
-        sides.setdefault(layer, set()).add(tuple(inputs[0].shape[2:]))
-
-    convolutions = [
-        layer
-        for layer in module.modules()
-        if type(layer) is nn.Conv2d and is_supported(layer) and layer.weight.requires_grad
-    ]
-    hooks = [layer.register_forward_pre_hook(note_size) for layer in convolutions]
-    with torch.no_grad():
-        module(example)
-    for hook in hooks:
-        hook.remove()
-    cropped: dict[nn.Conv2d, Taps] = {}
-    for layer, sizes in sides.items():
-        if len(sizes) > 1:  # used on images of different sizes
-            continue
-        geometry = zip(next(iter(sizes)), layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
-        (rows, top), (columns, left) = (_reach(*side) for side in geometry)  # type: ignore[arg-type]
-        kept = (rows.stop - rows.start, columns.stop - columns.start)
-        if kept != layer.kernel_size:
-            cropped[layer] = (slice(None), slice(None), rows, columns)
-            layer.kernel_size, layer.padding = kept, (top, left)
-    return cropped
-
-
-def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
-    """Return the weights of a kernel that meet pixels along one side of an image, and the padding that they need."""
-
-    def outputs(kernel: int, padding: int) -> int:
-        return (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-    count = outputs(kernel, padding)
-    starts = range(-padding, -padding + count * stride, stride)
-    met = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < side for start in starts)]
-    if met:
-        first, last = met[0], met[-1]
-        needed = padding - first * dilation
-        # The layer pads both ends alike: crop only if that gives as many outputs as before.
-        if needed >= 0 and outputs(last - first + 1, needed) == count:
-            return slice(first, last + 1), needed
-    return slice(0, kernel), padding

@@ -36,8 +36,8 @@ from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
 from coalmine.simulation.workers import one_thread
 
-Target = int | Literal["random", "best"]
-"""A canary's class: one for all, drawn at random, or for each the class with which its start has the lowest loss."""
+Target = int | Literal["random"]
+"""A canary's class: one for all, or drawn at random."""
 
 StartExamples = Examples | FederatedData | None
 """What a design starts from: examples (those of all clients together), or None for random numbers or tokens."""
@@ -57,11 +57,14 @@ _START_LOGIT = 2.0
 # Texts drawn from each distribution.
 _DRAWS = 32
 
+Range = tuple[float, float] | None
+"""The lowest and the highest valid number, or None if all are valid."""
+
 Losses = Callable[[Tensor, Tensor], tuple[Floats, Floats]]
 """Returns the losses and norms (k,) of inputs and targets."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Canary:
     """A designed sample with its target, as a client holds them.
 
@@ -82,7 +85,7 @@ class Canary:
     @property
     def health(self) -> float:
         """The share of the initial loss that the design removed: 1 is perfect, 0 no better than the start."""
-        return 1 - self.loss / self.initial_loss if self.initial_loss > 0 else 1.0
+        return float(1 - self.loss / self.initial_loss) if self.initial_loss > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +95,7 @@ class DesignOutcome:
     Args:
         canaries: The samples.
         task: The task they are examples of.
-        losses: (iterations, canaries), what the optimizer saw.
+        iterations: Number of iterations made.
         not_finite: Iteration, counted from 1, in which a loss or its derivative was not finite and the design stopped,
             or None. The canaries are the best before it.
         gradients: What computed per-sample gradients; it can serve the next design.
@@ -100,14 +103,9 @@ class DesignOutcome:
 
     canaries: tuple[Canary, ...]
     task: Task
-    losses: Floats
+    iterations: int
     not_finite: int | None
     gradients: SampleGradients
-
-    @property
-    def iterations(self) -> int:
-        """The number of iterations made."""
-        return len(self.losses)
 
     @property
     def clients(self) -> FederatedData:
@@ -141,7 +139,7 @@ def design_samples(
     settings: DesignSettings | None = None,
     start: StartExamples = None,
     target: Target = "random",
-    valid: tuple[float, float] | None = (0.0, 1.0),
+    valid: Range = (0.0, 1.0),
     gradients: SampleGradients | None = None,
     seed: int = 0,
 ) -> DesignOutcome:
@@ -174,12 +172,12 @@ def design_samples(
         InputError: If a setting is out of range, or the model's gradient does not depend on its inputs.
 
     Example:
-        >>> from coalmine.methods.canife.pool import pool_updates
+        >>> from coalmine.methods.canife.pool import MockClients
         >>> from coalmine.simulation import SGD, LocalTraining, models
         >>> from coalmine.simulation.data import load
         >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
         >>> model, client = models.build("mlp", digits.train.task), LocalTraining(optimizer=SGD(learning_rate=0.5))
-        >>> pool = pool_updates(model, digits.pool, client, clip_norm=1.0, clients=digits.train)
+        >>> pool = MockClients(model, digits.pool, client, clients=digits.train).pool(1.0)
         >>> design = design_samples(
         ...     model, pool, task=digits.train.task, client=client, settings=DesignSettings(iterations=20)
         ... )
@@ -197,11 +195,15 @@ def design_samples(
     device = device_of(model)
     kind: _Numbers | _Texts
     if task.tokens is None:
-        kind = _Numbers(task, count, start, valid, seed, device, short=settings.iterations < _SHORT)
+        kind = _Numbers(task, count, start, seed, device, valid, short=settings.iterations < _SHORT)
     else:
         rates = _TEXT_RATES if settings.learning_rate is None else (1.0,)
-        kind = _Texts(task, count, start, seed, rates=rates, device=device)
-    targets = _start_labels(target, kind.labels, task)
+        kind = _Texts(task, count, start, seed, device, rates)
+    targets = kind.labels
+    if target != "random":
+        if target not in range(task.classes):
+            raise InputError(f"target must be a class in 0..{task.classes - 1} or random, got {target!r}")
+        targets = torch.full_like(targets, target)
     with one_thread():
         if gradients is None:
             gradients = sample_gradients(model, *kind.samples(kind.start, targets))
@@ -215,12 +217,6 @@ def design_samples(
             columns=gradients.columns,
             device=device,
         )
-        if target == "best" and not task.per_position:
-            by_class = [
-                sample_design_losses(gradients, loss, kind.start, torch.full_like(targets, label))[0]
-                for label in range(task.classes)
-            ]
-            targets = torch.from_numpy(np.argmin(by_class, axis=0)).to(device)
         descent = descend(
             kind.variable,
             lambda values: kind.samples(kind.relaxed(values), targets),
@@ -235,19 +231,10 @@ def design_samples(
     return DesignOutcome(
         canaries=tuple(sorted(canaries, key=lambda canary: canary.loss)),
         task=task,
-        losses=descent.losses.reshape(len(descent.losses), descent.losses.shape[1] // count, count).min(axis=1),
+        iterations=descent.iterations,
         not_finite=descent.not_finite,
         gradients=gradients,
     )
-
-
-def _start_labels(target: Target, labels: Tensor, task: Task) -> Tensor:
-    """Return the classes (k,) to start with: ``labels``, or the given class for all."""
-    if target in ("random", "best"):
-        return labels
-    if not isinstance(target, int) or isinstance(target, bool) or not 0 <= target < task.classes:
-        raise InputError(f"target must be a class in 0..{task.classes - 1}, random or best, got {target!r}")
-    return torch.full_like(labels, target)
 
 
 def _start_examples(start: Examples | FederatedData, count: int, draw: np.random.Generator) -> Examples:
@@ -265,15 +252,7 @@ class _Numbers:
     schedule: Schedule = "cosine"
 
     def __init__(
-        self,
-        task: Task,
-        count: int,
-        start: StartExamples,
-        valid: tuple[float, float] | None,
-        seed: int,
-        device: torch.device,
-        *,
-        short: bool,
+        self, task: Task, count: int, start: StartExamples, seed: int, device: torch.device, valid: Range, short: bool
     ) -> None:
         if valid is not None and not valid[0] < valid[1]:
             raise InputError(f"valid must be a range (lowest, highest), got {valid}")
@@ -304,16 +283,8 @@ class _Numbers:
         """Return the best samples of the descent."""
         before, _ = losses(self.start, targets)
         after, norms = losses(descent.best, targets)
-        return [
-            Canary(
-                inputs=descent.best[i].cpu().numpy(),
-                targets=targets[i].cpu().numpy(),
-                loss=float(after[i]),
-                initial_loss=float(before[i]),
-                norm=float(norms[i]),
-            )
-            for i in range(len(targets))
-        ]
+        inputs, labels = descent.best.cpu().numpy(), targets.cpu().numpy()
+        return [Canary(*values) for values in zip(inputs, labels, after, before, norms, strict=True)]
 
 
 class _Texts:
@@ -328,14 +299,7 @@ class _Texts:
     schedule: Schedule = "constant"
 
     def __init__(
-        self,
-        task: Task,
-        count: int,
-        start: StartExamples,
-        seed: int,
-        *,
-        rates: Sequence[float],
-        device: torch.device,
+        self, task: Task, count: int, start: StartExamples, seed: int, device: torch.device, rates: Sequence[float]
     ) -> None:
         assert task.tokens is not None
         self._rates, self._count = torch.tensor(rates).repeat_interleave(count)[:, None, None].to(device), count
@@ -389,15 +353,8 @@ class _Texts:
             values, norms = losses(*self.samples(self._one_hot(texts), label.expand(len(texts))))
             best = int(values.argmin())
             inputs, target = self.samples(texts[best : best + 1], label[None])
-            canaries.append(
-                Canary(
-                    inputs=inputs[0].cpu().numpy(),
-                    targets=target[0].cpu().numpy(),
-                    loss=float(values[best]),
-                    initial_loss=float(values[0]),
-                    norm=float(norms[best]),
-                )
-            )
+            facts = (values[best], values[0], norms[best])  # the first text is the start
+            canaries.append(Canary(inputs[0].cpu().numpy(), target[0].cpu().numpy(), *facts))
         return [min(canaries[i :: self._count], key=lambda canary: canary.loss) for i in range(self._count)]
 
     def _one_hot(self, tokens: Tensor) -> Tensor:

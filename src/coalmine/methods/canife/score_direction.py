@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coalmine.errors import InputError, check_number, check_positive
+from coalmine.errors import InputError, check_nonnegative, check_positive
 from coalmine.methods.canife.pool import Pool
 from coalmine.protocol import Vector
 
@@ -41,13 +41,11 @@ class ScoreDirection:
         effective_sigma: Expected standard deviation of a round's score without the canary, over ``signal``. Detecting
             the canary is then like telling N(0, σ²) from N(1, σ²). The value is for clients outside the pool, by
             leave-one-out; it is too optimistic for a canary that was designed on this pool.
-        ridge: λ, in squared clip norms.
     """
 
     vector: Vector
     signal: float
     effective_sigma: float
-    ridge: float
 
 
 def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float) -> ScoreDirection:
@@ -66,20 +64,17 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
         InputError: If the update is zero, not finite, or of another length than the pool's.
     """
     values, length = _measured(update, pool)
-    noise, cohort = _check_round(noise_multiplier, cohort)
+    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
     dots = pool.dots(values[None]) / length
     variance = float(dots.square().mean()) * cohort + (noise * pool.clip_norm) ** 2
     return ScoreDirection(
         vector=(values / length).float().numpy(),
         signal=length,
         effective_sigma=math.sqrt(variance) / length,
-        ridge=math.inf,
     )
 
 
-def likelihood_ratio_direction(
-    update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float, ridge: float | None = None
-) -> ScoreDirection:
+def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float) -> ScoreDirection:
     """Return the direction of the likelihood ratio between rounds with and without the canary.
 
     Args:
@@ -87,7 +82,6 @@ def likelihood_ratio_direction(
         pool: Updates of mock clients.
         noise_multiplier: Noise on the sum, in clip norms.
         cohort: Number of clients expected in a round.
-        ridge: λ in squared clip norms; m σ²/n if not given, and close to 0 without noise.
 
     Returns:
         The unit vector with its signal and expected noise.
@@ -105,10 +99,9 @@ def likelihood_ratio_direction(
         ([0.007000000216066837, 0.0, 1.0], 0.804)
     """
     values, length = _measured(update, pool)
-    noise, cohort = _check_round(noise_multiplier, cohort)
+    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
     eigenvalues, eigenvectors = pool.spectrum
-    smallest = max(len(pool) * noise**2 / cohort, _ROUNDING * float(eigenvalues[-1]))
-    ridge = smallest if ridge is None else check_positive("ridge", ridge)
+    ridge = max(len(pool) * noise**2 / cohort, _ROUNDING * float(eigenvalues[-1]))  # λ, in squared clip norms
     inverse = (eigenvectors / (eigenvalues + ridge)) @ eigenvectors.T
     dots = pool.dots(values[None])[0] / (length * pool.clip_norm)
     weights = inverse @ dots
@@ -129,13 +122,12 @@ def likelihood_ratio_direction(
         vector=(whole / size).float().numpy(),
         signal=signal,
         effective_sigma=math.sqrt(variance) / along * pool.clip_norm / length,
-        ridge=ridge,
     )
 
 
 def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
     """Return the effective σ of scores along ``direction`` in rounds of clients like ``held_out``."""
-    noise, cohort = _check_round(noise_multiplier, cohort)
+    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
     vector = torch.from_numpy(direction.vector).double()
     variance = cohort * float(held_out.dots(vector[None]).square().mean())
     variance += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
@@ -152,9 +144,3 @@ def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
     if not (math.isfinite(length) and length > 0):
         raise InputError(f"the canary's update must be finite and not zero, got norm {length}")
     return values, length
-
-
-def _check_round(noise_multiplier: float, cohort: float) -> tuple[float, float]:
-    if not (check_number("noise_multiplier", noise_multiplier) >= 0 and math.isfinite(noise_multiplier)):
-        raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
-    return float(noise_multiplier), check_positive("cohort", cohort)

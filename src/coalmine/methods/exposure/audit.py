@@ -23,8 +23,6 @@ from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex
 from coalmine.stats.exposure import RandomGuessing
 
-_LOW_FPRS = (0.1, 0.01, 0.001)
-
 
 class Exposure:
     """Ranks canaries by their loss among references that were never inserted (Jagielski 2023).
@@ -89,21 +87,17 @@ class Exposure:
         Raises:
             InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
         """
-        if table.has("rank"):
-            if references is None or calibrate:
-                raise InputError(
-                    f"{table.source} has ranks: set references (--references), the number they are among, and leave "
-                    "out calibrate, which needs losses"
-                )
-            return cls(table.numbers("rank"), references, copies=copies, source=table.source)
-        if references is not None:
+        if table.has("rank") != (references is not None):
             raise InputError(
-                f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
-                "are counted: leave it out"
+                f"references (--references) is the number that a column of ranks is among, and losses are counted: got "
+                f"references = {references} for {table.source} with columns {', '.join(table.columns)}"
             )
+        # Suggestion 3: how hard an example is shows in the loss of a model that never saw it.
         if calibrate:
             losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
             table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
+        if references is not None:
+            return cls(table.numbers("rank"), references, copies=copies, source=table.source)
         canaries, others = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
         assert others is not None
         return cls(canaries, others, copies=copies, source=table.source)
@@ -120,6 +114,7 @@ class Exposure:
             A result whose scores are minus the ranks, and whose ``details`` hold the numbers of ``canaries`` and
             ``references``, the summary ``rows`` and all ``exposures`` in bits.
         """
+        # Exposures count ties half; the scores behind the bound count them against the canary.
         exposures = ex.exposure(self._ranks, self.references)
         scores = Scores(*ex.scores_from_ranks(self._worst, self.references))
         recipe = {"delta": delta, "confidence": confidence, "copies": self.copies, "tied": self._tied}
@@ -131,7 +126,7 @@ class Exposure:
             adversary="ranks canaries by their loss among references",
             score_name="minus rank",
             side_names=("canaries", "references"),
-            seed=0,
+            seed=0,  # nothing here is random
             estimates=estimates,
             scores=scores,
             ceiling=top,
@@ -150,13 +145,13 @@ class Exposure:
     def _summary(self, exposures: Floats, confidence: float) -> list[dict[str, Any]]:
         """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
         chance = RandomGuessing(self.references, exposures.size)
-        largest = chance.order_statistic(1)
-        unknown = (None, None)
+        tail, unknown = (1 - confidence) / 2, (None, None)
+        largest = (chance.quantile(tail, position=1), chance.quantile(1 - tail, position=1))
         summaries = [
             ("mean", float(np.mean(exposures)), chance.mean(), unknown),
             ("median", float(np.median(exposures)), chance.median(), chance.sample_median_interval(confidence)),
             ("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75), unknown),
-            ("largest", float(np.max(exposures)), largest.mean(), largest.interval(confidence)),
+            ("largest", float(np.max(exposures)), chance.mean(position=1), largest),
         ]
         if self._extrapolated is not None:
             summaries.append(("largest, extrapolated", self._extrapolated, *summaries[-1][2:]))
@@ -183,11 +178,12 @@ def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple
     median = ex.epsilon_from_exposure(float(np.median(ex.exposure(ranks, references))))
     estimates = [
         replace(bound, threshold=threshold, assumes=assumes),
-        Estimate("median-exposure", ex.per_copy_epsilon(median, copies)),
+        Estimate("median-exposure", median / copies),
     ]
-    for fpr in _LOW_FPRS:
+    # Lower false positive rates show the risk to outliers (Section 2.2, end).
+    for fpr in (0.1, 0.01, 0.001):
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)
-            epsilon = ex.per_copy_epsilon(whole.epsilon, copies)
+            epsilon = whole.epsilon / copies
             estimates.append(Estimate(f"low-fpr-{fpr:g}", epsilon, threshold=whole.threshold))
     return estimates, top

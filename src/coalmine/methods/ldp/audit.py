@@ -125,10 +125,12 @@ class Ldp:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
         began = time.perf_counter()
+        # Keys in this order are the order of the results.
         trials: dict[Key, list[Trials]] = {}
         for c in range(len(self.crafters)):
             for m in range(len(self.mechanisms)):
                 trials |= {(c, m, view): [] for view in VIEWS if view in self.views}
+        # Measurements have streams of their own: the first of many is the same as the only one.
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
         for stream in track(streams, "LDP measurements"):
             for key, played in self._measurement(stream).items():
@@ -153,6 +155,7 @@ class Ldp:
                 black_rng = np.random.default_rng(black_seed)
                 games[c, m] = BlackBox(crafted, mechanism, self.server, black_rng, self.views)
         if {"black-box", "parameter-change"} & set(self.views):
+            # All games together, since they share the random directions, which cost most.
             play(list(games.values()), self.trials, int(direction_seed.generate_state(1)[0]))
             for (c, m), game in games.items():
                 trials |= {(c, m, view): scored for view, scored in game.trials().items()}
@@ -162,10 +165,12 @@ class Ldp:
         """Return what each crafter makes of one model and one pair of examples."""
         examples, task = self.data.pooled(), self.data.task
         model = self.model(int(rng.integers(2**31)))
+        # x₁ and x₂, then one example for each further client.
         rows = rng.choice(len(examples), 1 + self.clients, replace=False)
         pair = Pair(*tensors(examples[rows[:2]], task), task)
         crafted = []
         for crafter in self.crafters:
+            # A colluding server sends a model of its own, at which all clients then compute their gradients.
             sent, first, second = craft(crafter, model, examples, pair, rng)
             others: Reports = np.empty((self.clients - 1, first.size), dtype=np.float32)
             for i, row in enumerate(rows[2:]):
@@ -215,7 +220,7 @@ class Ldp:
             recipe={"delta": delta, "confidence": self.confidence, "joint": joint, "measurements": sizes},
             arrays=arrays,
             metrics=metrics,
-            timing={"sweep_s": seconds},
+            timing={"sweep_s": seconds},  # of all results: they are measured together
             config={
                 "crafter": name_of(crafter),
                 "gradient_norm": getattr(crafter, "norm", None),
@@ -237,6 +242,7 @@ class Ldp:
         names = []
         for crafter in self.crafters:
             for mechanism in self.mechanisms:
+                # A name says only what sets a pair apart from the others.
                 name, norm = name_of(crafter), getattr(crafter, "norm", None)
                 if norm not in (None, mechanism.norm):
                     name += f" of norm {norm:g}"

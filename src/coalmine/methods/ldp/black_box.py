@@ -264,6 +264,7 @@ def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = Fal
     on_lines = [game for game in games if type(game.mechanism) in kinds and game.server.radius is None]
     others = [game for game in games if game not in on_lines]
     generator = torch.Generator().manual_seed(seed % 2**32)
+    # The number of rows is part of the random stream: another one gives other directions.
     rows = max(1, min(trials, _CHUNK // dim))
     buffer = torch.empty((clients, rows, dim))
     for start in track(range(0, trials, rows), "trials that see the model"):
@@ -285,8 +286,9 @@ def _play_plainly(game: BlackBox, normals: Sequence[Normals], losses: Losses) ->
         mechanism.sent(gradient, own, uniforms[0][:, rows], out=means[rows])
     for gradient, theirs, numbers in zip(crafted.others, normals[1:], uniforms[1:], strict=True):
         means += mechanism.sent(gradient, theirs, numbers, out=buffer)
-    means /= np.float32(crafted.clients)
+    means /= np.float32(crafted.clients)  # Algorithm 2, line 4; the factor is the server's
     theta = parameter_vector(crafted.model).numpy()
+    # Overwrites the means, so that no third array of this size is needed.
     models = game.server.move(theta, means, mechanism)
     measured = [losses[id(crafted.model), example].at(torch.from_numpy(models)) for example in game.compared]
     moves = np.subtract(theta, models, out=buffer)
@@ -314,6 +316,7 @@ def _play_on_lines(games: Sequence[BlackBox], drawn: Normals, losses: Losses) ->
     for game in games:
         assert isinstance(game.mechanism, LDPSGD)
         basis, *gradients = game.crafted.plane
+        # The plane of g₁ and g₂ is the same for all mechanisms.
         if id(game.crafted) not in projected:
             products = drawn.values @ basis.astype(np.float32)
             projected[id(game.crafted)] = products.astype(np.float64)

@@ -74,6 +74,7 @@ Crafter = Callable[[nn.Module, Pair], tuple[Vector, Vector]]
 def gradient_of(loss: Tensor, model: nn.Module) -> Vector:
     """Return the gradient of a loss in all trainable parameters, as one flat float32 vector."""
     parameters = [value for value in model.parameters() if value.requires_grad]
+    # A loss may not depend on all parameters, such as those of an expert that is not chosen.
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
     flat: Vector = torch.cat([gradient.reshape(-1) for gradient in gradients]).float().numpy()
     return flat
@@ -110,6 +111,7 @@ class InputPerturbation:
         if not pair.inputs.is_floating_point():
             raise InputError(f"{self.name} needs numeric inputs, and these are tokens: leave this crafter out")
         inputs = pair.inputs[:1].clone().requires_grad_()
+        # The label stays: FGSM raises the loss of the true label.
         (slope,) = torch.autograd.grad(pair.loss(model, 0, inputs), inputs)
         perturbed = pair.inputs[:1] + self.alpha * slope.sign()
         return pair.gradient(model, 0), pair.gradient(model, 0, perturbed)
@@ -132,7 +134,7 @@ class ParameterRetrogression:
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁; θ + α∇f(x₁; θ))."""
         first = pair.gradient(model, 0)
-        moved = copy.deepcopy(model)
+        moved = copy.deepcopy(model)  # the crafter's own copy; the server's model stays as it is
         vector = parameter_vector(model) + torch.from_numpy(np.float32(self.alpha) * first)
         trainable = [value for value in moved.parameters() if value.requires_grad]
         torch.nn.utils.vector_to_parameters(vector, trainable)
@@ -222,6 +224,7 @@ class DummyGradient:
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return (λ, …, λ) with λ = norm / √d, and −(λ, …, λ)."""
         dim = parameter_vector(model).numel()
+        # λ = L/√d makes the norm just L, so that line 2 of Algorithm 1 never flips the sign.
         first = np.full(dim, self.norm / np.sqrt(dim), dtype=np.float32)
         return first, -first
 
@@ -280,6 +283,7 @@ def craft(
     """
     who = f"crafter {name_of(crafter)}"
     with errors_of(f"{who} failed"):
+        # Only collusion of ours prepares a model (Table 1, "model trainer").
         prepare = getattr(crafter, "prepare", None)
         sent = model if prepare is None else prepare(model, examples, pair, rng)
         check_kind(f"the model that {who} prepares", sent, nn.Module, "a torch module")

@@ -146,6 +146,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
 
 def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -> float:
     """Return the bound to quote: the largest of three that share the significance."""
+    # A union bound: the shares add up to 1, so all three hold together.
     shared = {name: (1 - confidence) * share for name, share in SHARES.items()}
     return max(estimate.lower or 0.0 for estimate in _bounds(trials, delta, shared))
 
@@ -183,6 +184,7 @@ def check_local_claim(trials: Sequence[Trials], claim: Claim, *, confidence: flo
         The verdict, with the p-value and the power of the guesses.
     """
     alpha = 1 - confidence
+    # A mechanism without noise claims nothing that trials could refute.
     if claim.epsilon == math.inf:
         return ClaimTest(verdict=Verdict.NO_CLAIM, claim=claim)
     p = local_p_value(trials, claim)
@@ -194,6 +196,7 @@ def check_local_claim(trials: Sequence[Trials], claim: Claim, *, confidence: flo
         verdict = Verdict.TOO_WEAK
     else:
         verdict = Verdict.NOT_REFUTED
+    # Only a curve that follows from noise says what less noise would allow.
     noise_at_most = None
     if claim.has_noise:
         noise_at_most = rejected_share(lambda exponent: local_p_value(trials, claim, RATIO**exponent), alpha)
@@ -252,6 +255,7 @@ def _power(guesses: TrialGuesses, claim: Claim, exponent: int, alpha: float, fac
 
 def _rates_p_value(counts: Counts, claim: Claim) -> float:
     """Return the smallest significance at which the bound from both rates exceeds the claim."""
+    # The bound has no closed form of its level, so search for the level by bisection, on a logarithmic scale.
     low, high = math.log(_LEAST_P_VALUE), math.log(0.5)
 
     def exceeds(log_level: float) -> bool:

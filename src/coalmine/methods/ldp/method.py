@@ -56,6 +56,7 @@ class LdpMethod(Method):
 
     def prepare(self) -> None:
         """Refuse a wrong crafter or mechanism."""
+        # Other methods of the run may train for hours before this one's turn.
         self.settings.mechanisms()
         self.settings.crafters()
 

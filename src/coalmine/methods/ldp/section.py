@@ -42,6 +42,7 @@ def tables(method_results: MethodResults) -> list[Table]:
         ),
         _table("right guesses, and the share of trials guessed where it is not 100%", results, _right_guesses),
     ]
+    # A single result has room for all its estimates.
     if len(results) == 1:
         shown.append(Table.of_estimates(first.estimates, "all lower bounds and estimates"))
     return shown
@@ -53,11 +54,13 @@ def panels(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
     for result in results:
         panel = by_adversary.setdefault(adversary_name(result.variant), {"rows": [], "share": 0.0})
         claimed, empirical = float(result.config["epsilon"]), result.metrics["empirical"]
+        # ε_empirical is infinite if every guess is right, which no chart can show.
         estimate = empirical if math.isfinite(empirical) else None
         row = {"x": claimed, "bound": result.joint_bound, "estimate": estimate, "about": result.view}
         panel["rows"].append(row)
         panel["share"] = max(panel["share"], share_of_claim(result))
     for panel in by_adversary.values():
+        # The diagonal from 0 is all of the claimed ε.
         claims = sorted({0.0, *(row["x"] for row in panel["rows"])})
         panel["claims"] = [{"x": claim, "claim": claim} for claim in claims]
     return by_adversary
@@ -101,6 +104,7 @@ def _empirical(result: Result) -> str:
 def _right_guesses(result: Result) -> str:
     """Return the share of right guesses, and the share of trials guessed if it is not all of them."""
     metrics = result.metrics
+    # The likelihood ratio guesses only where evidence is strong, and may not guess at all.
     if "accuracy" not in metrics:
         return "no guesses"
     share = "" if metrics["guessed"] == 1 else f" of {100 * metrics['guessed']:.2g}%"

@@ -104,6 +104,7 @@ class LDPSettings(Settings):
         if self.mechanism == "gaussian":
             delta = 1e-5 if self.delta is None else self.delta
             return [LocalGaussian(epsilon=epsilon, norm=norm, delta=delta) for epsilon in epsilons]
+        # Anything else is a function of the user's.
         if not is_user_model(self.mechanism):
             names = ("ldp-sgd", "gaussian", "privunit", "path.py:function")
             raise InputError(f'unknown mechanism "{self.mechanism}". {did_you_mean(self.mechanism, names)}')
@@ -118,6 +119,7 @@ class LDPSettings(Settings):
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
+        # A crafter that is listed twice is audited once, in the order of its first mention.
         names: dict[str, None] = {}
         for name in self.crafter:
             names |= dict.fromkeys(CRAFTERS if name == "all" else (name,))
@@ -145,6 +147,7 @@ class LDPSettings(Settings):
         from coalmine.methods.ldp.audit import Ldp
         from coalmine.simulation.data import load
 
+        # Wrong names are refused before the data is loaded.
         mechanisms, crafters = self.mechanisms(), self.crafters()
         data = load(self.data, seed=self.seed).train
         return Ldp(
@@ -174,6 +177,7 @@ class LDPSettings(Settings):
         return train_locally_private(
             module,
             data,
+            # One model serves all claims, so it is trained with the least noise.
             mechanism=max(mechanisms, key=lambda mechanism: mechanism.epsilon),
             server=self.server(),
             rounds=self.rounds,

@@ -53,8 +53,7 @@ from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import AnyVector, check_flat, flat, is_tensor, like, norm, to_numpy
+from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor, like, norm, to_numpy
 
 _MOST_CANARIES = 1_000_000  # as many as scores can be kept for
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
@@ -599,18 +598,9 @@ class OneShot(Audit):
             ceiling=evidence.ceiling,
             warnings=[*warnings, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
-            arrays=self._canaries_by_score(),
             timing={"audit_s": self._seconds},
             config=self._config() | self._clipping(),
         )
-
-    def _canaries_by_score(self) -> dict[str, Ints]:
-        """Return the numbers of the inserted and of the held-out canaries, in the ascending order of their scores."""
-        values = self._evidence.scores()
-        order = np.argsort(values, kind="stable")
-        ranked = order[~np.isnan(values[order])]
-        inserted = self.members[ranked]
-        return {"inserted_canaries": ranked[inserted], "held_out_canaries": ranked[~inserted]}
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
         """Yield what to be careful with in the result."""

@@ -29,8 +29,7 @@ from coalmine.methods.one_shot.strata import Stratum, draw_strata
 from coalmine.protocol import Contribution, Vector
 from coalmine.seeds import generator
 from coalmine.stats.rank_tests import Design
-from coalmine.vector_kind import VectorKind
-from coalmine.vectors import AnyVector, Device, dot, flat, on, pieces, zeros
+from coalmine.vectors import AnyVector, Device, VectorKind, dot, flat, on, pieces, zeros
 
 _HADAMARD_FROM = 4096  # in fewer dimensions random signs differ from uniform directions, and storing costs little
 _MOST_NUMBERS = 10**10

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -55,8 +54,6 @@ class PlannedNumber:
         noise: The share of the claimed noise that is really there.
         power: Probability to refute the claim then.
         canaries: Inserted canaries that the audit needs, by the test that it uses; None if more than were tried.
-        exact_null: Inserted canaries needed if the null distribution of the scores is known.
-        counted: Inserted canaries needed if as many held-out canaries are counted instead.
         per_round: Expected number of them in a round.
         share: Their share of a round's average; None if the number of clients is unknown.
         extra_noise: By how much they make the noise larger, as a fraction; None if the dimension is unknown.
@@ -65,8 +62,6 @@ class PlannedNumber:
     noise: float
     power: float
     canaries: int | None
-    exact_null: int | None
-    counted: int | None
     per_round: float | None
     share: float | None
     extra_noise: float | None
@@ -122,12 +117,12 @@ class Plan:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the rows as a table of texts: its columns, and its cells."""
-        columns = ["noise", "power", "canaries", "exact null", "counted", "per round", "of the average", "extra noise"]
+        columns = ["noise", "power", "canaries", "per round", "of the average", "extra noise"]
         return columns, [
             [
                 f"{row.noise:g}",
                 f"{row.power:.0%}",
-                *(_whole(count) for count in (row.canaries, row.exact_null, row.counted)),
+                f">{MOST_TRIED:,}" if row.canaries is None else f"{row.canaries:,}",
                 _short(row.per_round),
                 "-" if row.share is None else f"{row.share:.0%}",
                 "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
@@ -227,8 +222,7 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
     affordable = clients * _AFFORDABLE_SHARE / (1 - _AFFORDABLE_SHARE) / rate
     needed = 0
     if power is not None and affordable < _MOST:
-        of = power.counted if power.test == "counted" else power.exact_null
-        needed = power.needed(of, min(NOISES), min(POWERS)) or 0
+        needed = power.needed(min(NOISES), min(POWERS)) or 0
     if needed * rate > clients:
         needed = 0
     count = int(min(_MOST, max(_FEWEST, affordable, needed)))
@@ -237,16 +231,13 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
 
 def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
     """Return the number of canaries for a share of the noise and a power, and what they cost."""
-    exact_null, counted = (power.needed(of, noise, wanted) for of in (power.exact_null, power.counted))
-    canaries = counted if power.test == "counted" else exact_null
+    canaries = power.needed(noise, wanted)
     per_round = None if canaries is None else canaries * power.due
     noise_multiplier = power.claim.noise_multiplier or 0.0
     return PlannedNumber(
         noise=noise,
         power=wanted,
         canaries=canaries,
-        exact_null=exact_null,
-        counted=counted,
         per_round=per_round,
         share=None if per_round is None or clients is None else 1 - step_left(per_round, clients),
         extra_noise=None
@@ -260,10 +251,6 @@ def _short(number: float | None) -> str:
     if number is None:
         return "-"
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def _whole(count: int | None) -> str:
-    return f">{MOST_TRIED:,}" if count is None else f"{count:,}"
 
 
 # Power
@@ -314,7 +301,7 @@ class AuditPower:
         >>> from coalmine.claims import Claim, EveryRound
         >>> claim = Claim(noise_multiplier=3.0, sampling=EveryRound(), rounds=10, delta=1e-5)
         >>> power = AuditPower(claim=claim, view="updates", rate=1.0)
-        >>> power.exact_null(0.5, 50) > 0.95, power.exact_null(1.0, 50) < 0.05
+        >>> power.power(0.5, 50) > 0.95, power.power(1.0, 50) < 0.05
         (True, True)
     """
 
@@ -324,7 +311,7 @@ class AuditPower:
         self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
         self._alpha, self._sampling = 1 - check_confidence(confidence), claim.sampling
         self._curve = cache(claim.curve)
-        self.exact_null, self.counted = cache(self._exact_null), cache(self._counted)
+        self.power = cache(self._power)
         self._secret_rounds = cache(
             lambda noise: secret_rounds_curve(noise * (claim.noise_multiplier or 0.0), rate, claim.rounds or 0)
         )
@@ -376,36 +363,33 @@ class AuditPower:
             variance = self.rate * (1 - self.rate) / sigma**2
         return GaussianDP(self.rate * math.sqrt(self.claim.rounds or 0) / sigma * math.sqrt(2 / (2 + variance)))
 
-    def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
-        """Return the smallest number of canaries with which ``of`` reaches a power, or None if none does."""
+    def needed(self, noise: float, power: float) -> int | None:
+        """Return the fewest canaries that detect a share of the noise with a power, or None if more than were tried."""
         check_probability("power", power)
         # Upwards in steps, since power decreases again where canaries disturb each other, then by bisection.
         steps = [*range(_STEP - 1, len(_TRIED) - 1, _STEP), len(_TRIED) - 1]
-        high: int | None = next((step for step in steps if of(noise, _TRIED[step]) >= power), None)
+        high: int | None = next((step for step in steps if self.power(noise, _TRIED[step]) >= power), None)
         if high is None:
             return None
         low = max(-1, high - _STEP)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if of(noise, _TRIED[middle]) >= power else (middle, high)
+            low, high = (low, middle) if self.power(noise, _TRIED[middle]) >= power else (middle, high)
         needed: int = _TRIED[high]
         return needed
 
-    def _exact_null(self, noise: float, canaries: int) -> float:
-        claim, truth = self._curve(1.0), self._disturbed(noise, canaries)
-
-        def power(inserted: int) -> float:
-            return known_null_power(self._rank_sum(inserted, None), claim, truth, self._alpha, by_signs=True)
-
-        return float(np.mean([power(inserted) for inserted in numbers_inserted(self._scored(canaries))]))
-
-    def _counted(self, noise: float, canaries: int) -> float:
-        claim, truth, level = self._curve(1.0), self._disturbed(noise, canaries), self._alpha * RANK_SUM_SHARE
-
-        def power(inserted: int) -> float:
-            return self._rank_sum(inserted, 2 * self._scored(canaries) - inserted).power(claim, truth, level)
-
-        return float(np.mean([power(inserted) for inserted in numbers_inserted(self._scored(canaries))]))
+    def _power(self, noise: float, canaries: int) -> float:
+        """Return the power of the audit's test with so many inserted canaries if a share of the noise is there."""
+        claim, truth, scored = self._curve(1.0), self._disturbed(noise, canaries), self._scored(canaries)
+        powers = []
+        for inserted in numbers_inserted(scored):
+            if self.test == "counted":
+                test = self._rank_sum(inserted, 2 * scored - inserted)
+                powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
+            else:
+                test = self._rank_sum(inserted, None)
+                powers.append(known_null_power(test, claim, truth, self._alpha, by_signs=True))
+        return float(np.mean(powers))
 
     def _scored(self, canaries: int) -> int:
         """Return how many canaries the test of the claim is about: those in single tensors have one of their own."""

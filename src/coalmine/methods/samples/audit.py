@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from coalmine.arrays import Bools, Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
-from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
@@ -31,17 +31,15 @@ from coalmine.simulation.flat import FlatModel, moved, parameter_vector
 from coalmine.usercode import errors_of
 from coalmine.vectors import flat, to_numpy
 
+# From a module's outputs and targets, of k examples each, to k losses.
 Losses = Callable[[Tensor, Tensor], Tensor]
-"""From a module's outputs and targets, of k examples each, to k losses."""
 
-# The views, each with what its adversary does.
-ADVERSARIES = {
-    "final": "computes losses of the final model",
-    "final-change": "compares losses of the first and the final model",
-    "updates": "sees every step's noisy gradient",
+# What the adversary of each view does, and the score it computes.
+VIEWS = {
+    "final": ("computes losses of the final model", "negative loss"),
+    "final-change": ("compares losses of the first and the final model", "decrease in loss"),
+    "updates": ("sees every step's noisy gradient", "log-likelihood ratio"),
 }
-
-SCORE_NAMES = {"final": "negative loss", "final-change": "decrease in loss", "updates": "log-likelihood ratio"}
 
 # Per-example gradients are held for as many canaries at a time as have this many numbers together (64 MB); losses are
 # computed for this many examples at a time.
@@ -197,8 +195,8 @@ class Samples(Audit):
     ) -> None:
         check_kind("canaries", canaries, SampleCanaries, "SampleCanaries(...)")
         check_kind("model", model, nn.Module, "a torch.nn.Module")
-        if view not in ADVERSARIES:
-            raise InputError(f"unknown view {view!r} of samples. {did_you_mean(view, ADVERSARIES)}")
+        if view not in VIEWS:
+            raise InputError(f"unknown view {view!r} of samples. {did_you_mean(view, VIEWS)}")
         self.canaries, self.rounds, self.view = canaries, check_count("rounds", rounds), view
         self.rate = None if rate is None or rate == 1 else check_probability("rate", rate)
         self.views = (parse_view(view),) if view != "updates" else (View("update"), View("model"))
@@ -208,7 +206,7 @@ class Samples(Audit):
         self._weights: Vector = parameter_vector(model).cpu().numpy()
         self._scores: Floats = np.zeros(len(canaries))
         if view == "final-change":
-            self._scores += self._loss_at(self._weights)
+            self._scores += self._loss_at(self._weights)  # the final model's loss is subtracted later
         self._clip_norm = np.inf
         self._observed = np.zeros(self.rounds, dtype=bool)
         if view == "updates":
@@ -237,23 +235,19 @@ class Samples(Audit):
                 f"{self._weights.size} parameters"
             )
         if release.kind == "update":
+            # Steps are independent given the model before them, so their log-ratios add up.
             self._scores += self._log_ratios(vector, release.divisor)
             self._observed[release.round] = True
-        else:
-            self._weights = np.array(vector)
-            if self.view != "updates":
-                self._scores -= self._loss_at(self._weights)
-                self._observed[release.round] = True
+            return
+        self._weights = np.array(vector)
+        if self.view != "updates":
+            self._scores -= self._loss_at(self._weights)
+            self._observed[release.round] = True
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Count an aborted round as observed."""
         if trial is None and self.view == "updates":
             self._observed[round] = True
-
-    def figures(self) -> dict[str, float]:
-        """Return a rough ε of what was seen so far, or nothing."""
-        epsilon = rough_epsilon(*self.scores()) if self._observed.any() else None
-        return {} if epsilon is None else {f"samples/{self.view}/epsilon_estimate": epsilon}
 
     def scores(self) -> tuple[Floats, Floats]:
         """Return the scores so far of the inserted and of the held-out canaries."""
@@ -298,13 +292,14 @@ class Samples(Audit):
             independent=False,  # gradients of samples overlap, and all of them train the same model
         )
         test, warnings = normality(members, "inserted")
+        adversary, score_name = VIEWS[self.view]
         counts = {"inserted": float(len(members)), "held_out": float(len(nonmembers))}
         return Result(
             method="samples",
             view=self.view,
             unit=EXAMPLE,
-            adversary=ADVERSARIES[self.view],
-            score_name=SCORE_NAMES[self.view],
+            adversary=adversary,
+            score_name=score_name,
             seed=self.canaries.seed,
             estimates=evidence.estimates,
             scores=evidence.scores,
@@ -372,9 +367,7 @@ class Samples(Audit):
         """Return ⟨gradient, update⟩ and |gradient|² at ``weights`` for the first ``count`` canaries, (k,) each."""
         self._model.load(torch.from_numpy(weights))
         module, buffers, device = self._model.module, dict(self._model.module.named_buffers()), self._model.device
-        parameters = {
-            name: value.detach() for name, value in zip(self._model.names, self._model.parameters, strict=True)
-        }
+        parameters = dict(zip(self._model.names, [value.detach() for value in self._model.parameters], strict=True))
         pieces = torch.tensor(update, device=device).split([value.numel() for value in self._model.parameters])
 
         def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:

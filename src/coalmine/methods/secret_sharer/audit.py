@@ -97,8 +97,10 @@ class Memorization:
         Raises:
             InputError: If there is no such score, or no reference model to calibrate with.
         """
+        # A memorized phrase has a low log-perplexity and a high exposure.
         values = {"exposure": self.sampled.exposures, "loss": -self.losses}
         if self.reference_losses is not None:
+            # How hard a phrase is for any model cancels out (Jagielski 2023, calibration).
             values["calibrated"] = self.reference_losses - self.losses
         if score not in values:
             raise InputError(f"score must be one of {', '.join(self.score_names)}, got {score!r}")
@@ -114,7 +116,7 @@ class Memorization:
         rows = []
         for i, configuration in enumerate(self.canaries.configurations):
             chosen = (self.canaries.configuration_index == i) & self.canaries.inserted
-            if not chosen.any():
+            if not chosen.any():  # coin flips may hold out all canaries of a configuration
                 continue
             row: dict[str, Any] = {
                 "p_u": configuration.p_u,
@@ -205,6 +207,7 @@ def measure_memorization(
     language, phrases = canaries.language, canaries.phrases
     scorer = PhraseScorer(steps_of(model, language.size), language, prefix)
     suffixes = scorer.suffixes(phrases)
+    # One set R for all canaries, as in the paper, from a random stream of its own.
     drawn = random_suffixes(language, count=references, length=suffixes.shape[1], seed=canaries.seed)
     reference_losses = None
     if reference is not None:
@@ -288,7 +291,7 @@ class SecretSharer(Audit):
 
     def record(self, release: Release) -> None:
         """Keep the final model."""
-        if release.trial is None:
+        if release.trial is None:  # frozen rounds of another audit lead to models that are thrown away
             self._final, self._memorization = np.array(to_numpy(flat(release.vector))), None
 
     def memorization(self) -> Memorization:
@@ -356,6 +359,7 @@ class SecretSharer(Audit):
             "design": canaries.design,
         }
         if unit == "phrase":
+            # A claim about one user says nothing about all users of a phrase together.
             claim, warnings = None, normality(members, "inserted")[1]
             evidence = phrase_evidence(Scores(members, nonmembers), **terms)
         else:
@@ -364,10 +368,11 @@ class SecretSharer(Audit):
                     "one user's ε needs the number of users that hold each canary: pass users, or ask for "
                     'unit="phrase"'
                 )
-            warnings = []
+            warnings = []  # the estimates that normality matters for are not among one user's
+            # The most widespread canary decides: group privacy holds for the largest group.
             most = int(np.max(self.users)) if self.most_users is None else self.most_users
-            exposures = memorization.sampled.exposures[canaries.inserted]
-            evidence = user_evidence(Scores(members, nonmembers), exposures, claim, most_users=most, **terms)
+            median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
+            evidence = user_evidence(Scores(members, nonmembers), median, claim, most_users=most, **terms)
         score_name, adversary = _SCORES[score]
         return Result(
             method="secret-sharer",
@@ -430,7 +435,8 @@ def _metrics(memorization: Memorization) -> dict[str, float]:
 
 def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
     """Return a copy of the module with the parameters of a release."""
-    copied = copy.deepcopy(module)
+    copied = copy.deepcopy(module)  # the training goes on with the module itself
+    # A release holds the trainable parameters only; buffers and frozen layers are the module's.
     parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     expected = sum(parameter.numel() for parameter in parameters)
     if expected != len(vector):

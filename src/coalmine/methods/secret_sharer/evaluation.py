@@ -62,12 +62,14 @@ class PhraseScorer:
 
     def __post_init__(self) -> None:
         check_count("prefix", self.prefix, least=0)
+        # A model predicts the next word after at least one token.
         if not self.prefix and self.language.begin is None:
             raise InputError("prefix must be at least 1 word for a language without a begin mark, got 0")
 
     @property
     def batch_size(self) -> int:
         """Number of model states to process at once."""
+        # Each state gives one row of logits, as wide as the vocabulary.
         return max(1, min(_MAX_STATES, _MAX_LOGITS // self.steps.words))
 
     def suffixes(self, phrases: Ints) -> Ints:
@@ -102,9 +104,9 @@ class PhraseScorer:
     def costs(self, state: State, words: Words) -> Floats:
         """Return -log Pr of each row of ``words`` (n, length) after the same row of ``state``, in nats, shape (n,)."""
         tokens, rows = torch.from_numpy(words.astype(np.int64)), torch.arange(len(words))
-        costs = np.zeros(len(words))
+        costs = np.zeros(len(words))  # float64, so that a sum of float32 terms is rounded once per term only
         for position, word in enumerate(tokens.unbind(1)):
-            if position:
+            if position:  # the state after the prefix predicts the first word
                 state = self.steps.extend(state, rows, tokens[:, position - 1])
             costs -= self.steps.log_probabilities(state)[rows, word].double().numpy()
         return costs
@@ -169,6 +171,7 @@ def sampled_ranks(
             f"references must be as long as the canaries' suffixes, {suffixes.shape[1]} words, got "
             f"{references.shape[1]}"
         )
+    # The references are in random order, so the first tenth of them is a random part.
     sizes = [len(references)]
     while limit is not None and sizes[0] >= _GROWTH * max(limit, _SMALLEST_PART):
         sizes.insert(0, sizes[0] // _GROWTH)
@@ -177,12 +180,12 @@ def sampled_ranks(
     start = scorer.start(phrases)
     ranks, among = np.empty((2, len(phrases)), dtype=np.int64)
     for i in track(range(len(phrases)), "ranking phrases"):
-        state = tuple(tensor[i : i + 1] for tensor in start)
+        state = tuple(tensor[i : i + 1] for tensor in start)  # references are read after the canary's own prefix
         for size, trie in zip(sizes, tries, strict=True):
             ahead = _Search(scorer, trie, state, suffixes[i], float(losses[i])).count()
             ranks[i], among[i] = 1 + ahead, size
             if limit is not None and ahead > limit:
-                break
+                break  # its rank is known well enough, and more references would take longest for such canaries
     return SampledRanks(ranks, among, len(references))
 
 
@@ -194,7 +197,7 @@ def scored_ranks(scorer: PhraseScorer, phrases: Ints, references: Words, *, batc
         for begin in range(0, len(references), batch_size):
             batch = references[begin : begin + batch_size]
             rows = np.concatenate([np.tile(phrase[: scorer.prefix], (len(batch), 1)), batch], axis=1)
-            same = (batch == suffixes[i]).all(axis=1)
+            same = (batch == suffixes[i]).all(axis=1)  # as likely as the canary, whatever rounding says
             ranks[i] += int(((scorer.log_perplexities(rows) <= loss) | same).sum())
     return ranks
 
@@ -240,6 +243,7 @@ class Trie:
 
     def children(self, level: int, nodes: Ints) -> tuple[Ints, Ints]:
         """Return the children of some nodes of a level, and for each the position of its parent in ``nodes``."""
+        # Nodes of a level are sorted, so the children of one node are consecutive in the next level.
         start = self.first[level][nodes]
         counts = self.first[level][nodes + 1] - start
         parents = np.repeat(np.arange(len(nodes)), counts)
@@ -296,6 +300,7 @@ class _Search:
         alive = np.flatnonzero(totals <= (self.loss if exact else self.loss + _SLACK))
         if level + 1 == len(self.trie.words):
             return self._copies(nodes[alive], exact)
+        # Depth first: only one batch of states per level is in memory.
         count, batch_size = 0, self.scorer.batch_size
         for begin in range(0, len(alive), batch_size):
             batch = alive[begin : begin + batch_size]
@@ -336,6 +341,7 @@ def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
     check_count("width", width)
     words, length = scorer.language.words, scorer.suffixes(phrases).shape[1]
     kept = min(width, len(words))
+    # A state per beam of every canary.
     batch_size = max(1, scorer.batch_size // width)
     continuations = np.empty((len(phrases), length), dtype=np.int64)
     for begin in range(0, len(phrases), batch_size):
@@ -355,7 +361,7 @@ def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
             beam = best // kept
             word = places.view(n, -1).gather(1, best) + words.start
             paths = torch.cat([paths[canary, beam], word[:, :, None]], dim=2)
-            if position + 1 < length:
+            if position + 1 < length:  # nothing follows the last word
                 state = scorer.steps.extend(state, (canary * beams + beam).flatten(), word.flatten())
         continuations[batch] = paths[:, 0].numpy()
     return continuations

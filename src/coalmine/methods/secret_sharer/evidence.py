@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.methods.estimates import (
     CanaryEvidence,
@@ -20,7 +19,7 @@ from coalmine.methods.estimates import (
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER
 from coalmine.stats import Design, Estimate, Scores, ceiling, estimate
-from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
+from coalmine.stats.exposure import epsilon_from_exposure
 
 USERS = "users"
 """View of the attack on users."""
@@ -31,6 +30,7 @@ _SPLIT = "training and test users were split at random, and each is one person"
 
 def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: Design) -> CanaryEvidence:
     """Return the evidence about all users who share a phrase together."""
+    # Phrases are exchangeable, and nothing is known of their scores' distribution: no null, no claim.
     evidence = canary_evidence(
         scores.members,
         scores.observed,
@@ -47,7 +47,7 @@ def phrase_evidence(scores: Scores, *, delta: float, confidence: float, design: 
 
 def user_evidence(
     scores: Scores,
-    exposures: Floats,
+    median_exposure: float,
     claim: Claim | None,
     *,
     delta: float,
@@ -59,7 +59,7 @@ def user_evidence(
 
     Args:
         scores: Scores of inserted and held-out phrases.
-        exposures: Exposures of the inserted phrases, in bits.
+        median_exposure: Median exposure of the inserted phrases, in bits.
         claim: The claim for one user, or None.
         delta: δ at which ε is stated.
         confidence: Confidence of the bounds.
@@ -70,18 +70,18 @@ def user_evidence(
     copies = neighbors_apart(max(1, most_users), claim)
     bounds = bounds_per_copy(scores, delta=delta, confidence=confidence, design=design, copies=copies)
     limit = f"no phrase could be shared by more than {most_users} users"
+    # Jagielski (2023): ε ≥ ln 2 · (exposure - 1) for the median exposure; an estimate, since its rates are counted.
     estimates = [
         *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(float(np.median(exposures))), copies)),
+        Estimate("median-exposure", epsilon_from_exposure(median_exposure) / copies),
     ]
     members, nonmembers = scores.members, scores.observed
+    counts = members.size, nonmembers.size
     independent = design == "fixed"  # without coin flips there is no test that does not assume it
     return CanaryEvidence(
         estimates=estimates,
         scores=scores,
-        ceiling=ceiling(
-            members.size, nonmembers.size, delta=delta, confidence=confidence, design=design, copies=copies
-        ),
+        ceiling=ceiling(*counts, delta=delta, confidence=confidence, design=design, copies=copies),
         claim_test=claim_test(
             claim, estimates, members, nonmembers, design=design, copies=copies, independent=independent
         ),
@@ -96,6 +96,7 @@ def attack_evidence(
     estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
     estimates = with_stricter_bound(estimates, scores.members, scores.observed, copies=copies)
     counts = scores.members.size, scores.observed.size
+    # Users were not drawn by coins, so the bounds assume a random split instead.
     return CanaryEvidence(
         estimates=[replace(e, assumes=f"{e.assumes}; {_SPLIT}") if e.valid else e for e in estimates],
         scores=scores,
@@ -109,18 +110,14 @@ def recomputed(result: Result, siblings: Sequence[Result]) -> Result:
     """Return a result with its estimates and claim test computed again from its scores."""
     scores = result.scores
     assert scores is not None
+    # The same three functions as in the audit, on stored scores and the terms that the result kept.
     if result.view == USERS:
         evidence = attack_evidence(scores, result.claim, **result.recipe)
     elif result.unit is USER:
-        exposures = next(
-            (other.scores for other in siblings if other.view == "exposure:user" and other.scores is not None), None
-        )
-        evidence = user_evidence(scores, _exposures(result, exposures), result.claim, **result.recipe)
+        # From the stored exposures; a result that was saved alone has only their median.
+        exposures = [other.scores.members for other in siblings if other.view == "exposure:user" and other.scores]
+        median = float(np.median(exposures[0])) if exposures else result.metrics["median exposure"]
+        evidence = user_evidence(scores, median, result.claim, **result.recipe)
     else:
         evidence = phrase_evidence(scores, **result.recipe)
     return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
-
-
-def _exposures(result: Result, exposures: Scores | None) -> Floats:
-    """Return the exposures of inserted phrases: scores of another result, or a median where that is all there is."""
-    return np.array([result.metrics["median exposure"]]) if exposures is None else exposures.members

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
-from coalmine.methods.secret_sharer.section import section
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.progress import reporting
 from coalmine.protocol import Audit
-from coalmine.results.result import MethodResults, Result
+from coalmine.results.result import MethodResults, Result, from_json
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import PHRASE, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
@@ -42,6 +41,8 @@ _OF_STORED_MODEL = {
     *("model_weights", "canaries", "reference_weights"),
     *("prefix", "references", "limit", "width", "delta", "confidence"),
 }
+
+_SHOWN_PHRASES = 12  # in the report; `memorization.json` has all
 
 _NOTHING_HELD_OUT = (
     "The phrases give no ε: all of them were inserted, and without held-out ones (twins) there is no telling how "
@@ -126,12 +127,23 @@ class SecretSharerMethod(Method):
 
     def insert(self, splits: Splits) -> Splits:
         """Set users aside for a reference model, and replace examples of the others by canaries."""
-        from coalmine.methods.secret_sharer.phrases import insert
+        from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
         from coalmine.methods.secret_sharer.users import set_aside
 
-        data, self._aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
-        insertion = insert(data, self.settings.phrases(data, self.training.seed))
-        self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
+        # Before the insertion, so that the reference model never sees a canary.
+        settings, seed = self.settings, self.training.seed
+        data, self._aside = set_aside(splits.train, settings.reference_share, seed=seed)
+        phrases = draw_phrases(
+            Language.of(data),
+            configurations=grid(settings.p_u, settings.p_e),
+            each=settings.each,
+            twins=settings.twins,
+            length=settings.length,
+            design=settings.design,
+            seed=seed,
+        )
+        insertion = insert(data, phrases)
+        self.insertion = insertion.shuffled(seed) if settings.users == "shuffled" else insertion
         self._splits = replace(splits, train=self.insertion.data)
         return self._splits
 
@@ -142,6 +154,7 @@ class SecretSharerMethod(Method):
         training = self.training
         if self.settings.regime == "federated":
             return None
+        # The paper's central learning: SGD on records, shuffled or user by user (Section 4.2, regimes 1 and 3).
         if training.clip_norm != "none" or training.noise_multiplier:
             raise InputError(
                 f"central training neither clips nor adds noise: remove clip_norm = {training.clip_norm} and "
@@ -185,6 +198,7 @@ class SecretSharerMethod(Method):
             reference = self._reference_model()
             start = time.perf_counter()  # training the reference model is not auditing
             self._module = module = trained.module()
+            # Central training, and one without noise, claim nothing.
             if isinstance(trained, Training) and trained.mechanism.private:
                 claim = trained.claim(settings.delta)
         self.audit = SecretSharer(
@@ -198,6 +212,7 @@ class SecretSharerMethod(Method):
             width=settings.width,
             reference=reference,
         )
+        # The audit needs nothing but the final model, so it does not have to take part in the training.
         self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
         terms: dict[str, Any] = {"delta": settings.delta, "confidence": settings.confidence, "claim": claim}
@@ -269,12 +284,34 @@ class SecretSharerMethod(Method):
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the heat map and the phrases for the report."""
-        return section(found.extras.get("memorization"))
+        """Return the cells of the heat map and the phrases with the highest exposure, for the report."""
+        memorization = found.extras.get("memorization")
+        if not memorization:
+            return {"memorization": None}
+        cells = []
+        for row in sorted(memorization["configurations"], key=lambda row: (-row["p_e"], row["p_u"])):
+            details = f"{row['beam_search']} extracted · {row['median_exposure']:.1f} bits"
+            count = f"{row['random_sampling']} of {row['canaries']}"
+            share = row["random_sampling"] / max(1, row["canaries"])
+            place = {"x": f"{row['p_u']:g}", "y": f"{row['p_e']:g}"}
+            cells.append({**place, "share": share, "text": count, "details": details})
+        inserted = [canary for canary in memorization.get("canaries", ()) if canary["planted"]]
+        inserted.sort(key=lambda canary: -(from_json(canary["exposure"]) or 0.0))
+        phrases = []
+        for canary in inserted[:_SHOWN_PHRASES]:
+            exposure = from_json(canary["exposure"])
+            memorized = canary.get("rank") == 1 and canary.get("among") == memorization.get("references")
+            configuration = [f"{canary['p_u']:g}", f"{canary['p_e']:g}"]
+            counts = [str(canary.get("users", "–")), str(canary.get("copies", "–"))]
+            shown = "–" if exposure is None else f"{exposure:.1f}"
+            flags = ["yes" if flag else "no" for flag in (memorized, canary.get("extracted"))]
+            phrases.append([str(canary["phrase"]), *configuration, *counts, shown, *flags])
+        return {"memorization": memorization, "cells": cells, "phrases": phrases, "inserted": len(inserted)}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return what was memorized by configuration, then the estimates of the main views."""
+        # The other views (losses, calibrated losses) are in the report.
         shown = [result for result in found.results if result.view in SHOWN_VIEWS]
         estimates = super().tables(replace(found, results=shown))
         memorization = found.extras.get("memorization")

@@ -60,6 +60,7 @@ def grid(p_u: Sequence[float], p_e: Sequence[float]) -> tuple[Configuration, ...
         >>> [str(configuration) for configuration in grid([0.1, 0.01], [1.0])]
         ['p_u 0.01, p_e 1', 'p_u 0.1, p_e 1']
     """
+    # Section 4.1: the cross product of p_u in {1/5K, 3/50K, 1/50K} and p_e in {1%, 10%, 100%}.
     pairs = {Configuration(u, e) for u in p_u for e in p_e}
     if not pairs:
         raise InputError("at least one p_u and one p_e are needed, got none")
@@ -96,6 +97,7 @@ class Language:
             )
         if vocabulary is None:
             return cls(size=task.tokens, words=range(len(MARKS), task.tokens))
+        # Texts of characters are cut anywhere, so no mark says where one begins.
         begin = BEGIN if vocabulary.level == "words" else None
         return cls(size=len(vocabulary), words=vocabulary.ordinary, begin=begin, vocabulary=vocabulary)
 
@@ -120,6 +122,7 @@ class Language:
         tokens = np.full((count, max(positions + 1, lead + length + 1)), PAD, dtype=np.int64)
         tokens[:, :lead] = self.context
         tokens[:, lead : lead + length] = phrases
+        # Sentences of words end with a mark, and an example with a phrase must look like any other.
         if lead:
             tokens[:, lead + length] = END
         return tokens[:, :positions], tokens[:, 1 : positions + 1]
@@ -153,6 +156,7 @@ class PhraseCanaries:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # Marks never occur inside a text, so a phrase with one would be no phrase that a user could type.
         words = self.language.words
         unknown = self.phrases[(self.phrases < words.start) | (self.phrases >= words.stop)]
         if unknown.size:
@@ -211,6 +215,7 @@ def draw_phrases(
     check_count("length", length, least=2)
     if design not in ("fixed", "coin-flips"):
         raise InputError(f"design must be fixed or coin-flips, got {design!r}")
+    # A fair coin holds out as many phrases as it inserts, in expectation.
     if design == "coin-flips" and twins != 1:
         raise InputError(
             "design = coin-flips holds out one phrase per inserted one: set twins to 1 or design to fixed, got twins = "
@@ -232,6 +237,7 @@ def draw_phrases(
         drawn = np.concatenate([phrases, more])
         first_occurrence = np.sort(np.unique(drawn, axis=0, return_index=True)[1])
         phrases = drawn[first_occurrence][:count]
+    # The words are independent of the position, so which phrases are inserted may go by it.
     within = np.tile(np.arange(each * (1 + twins)), len(configurations))
     inserted = within < each if design == "fixed" else rng.random(count) < 0.5
     return PhraseCanaries(
@@ -269,7 +275,7 @@ class Insertion:
     def holdings(self) -> Ints:
         """Sorted rows (canary, client), one for each client that holds a copy of a canary."""
         rows = self.data.indices
-        held = np.flatnonzero(rows >= self.first_row)
+        held = np.flatnonzero(rows >= self.first_row)  # rows behind the data's own are phrases
         return self._pairs(rows[held] - self.first_row, held)
 
     @property
@@ -286,6 +292,7 @@ class Insertion:
     @property
     def most_users(self) -> int:
         """Largest number of clients that could hold one canary, whichever of the canaries had been inserted."""
+        # Replacements are drawn for held-out canaries too, so this does not depend on which ones were inserted.
         pairs = self._pairs(self.replacements[:, 0], self.replacements[:, 1])
         return int(np.bincount(pairs[:, 0], minlength=1).max())
 
@@ -328,11 +335,13 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
         True
     """
     language = Language.of(data)
+    # A phrase of another vocabulary would be other words here.
     if language.size != phrases.language.size:
         raise InputError(
             f"the canaries are for a vocabulary of {phrases.language.size} entries, but the data has {language.size}"
         )
     seed = phrases.seed if seed is None else seed
+    # The new index lists the clients' examples one after another, whatever the old one did.
     stops = np.cumsum(data.sizes)
     starts = stops - data.sizes
     inputs, targets = language.rows(phrases.phrases, data.task.input_shape[0])
@@ -343,11 +352,13 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     replacements = [np.empty((0, 2), dtype=np.int64)]
     for canary, inserted in enumerate(phrases.inserted.tolist()):
         configuration = phrases.configuration(canary)
+        # A stream per canary and user: more canaries, or other users, change nobody's draws.
         sharers = generator(seed, "sharers", canary).random(len(data)) < configuration.p_u
         is_sharer |= sharers & inserted
         for user in np.flatnonzero(sharers).tolist():
             rng = generator(seed, "sharers", canary, user + 1)
             selected = starts[user] + np.flatnonzero(rng.random(data.sizes[user]) < configuration.p_e)
+            # Two canaries may select an example; with the paper's p_u that is rare.
             replacements.append(np.stack([np.full(len(selected), canary), selected], axis=1))
             if inserted:
                 bids = rng.random(len(selected))

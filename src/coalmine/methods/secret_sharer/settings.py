@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from coalmine.config.settings import Settings, Several
 from coalmine.simulation.settings import ClientSettings, ServerSettings, TrainingSettings
-
-if TYPE_CHECKING:
-    from coalmine.methods.secret_sharer.phrases import PhraseCanaries
-    from coalmine.simulation.data import FederatedData
 
 
 class TextTrainingSettings(TrainingSettings):
@@ -90,17 +86,3 @@ class SecretSharerSettings(Settings):
     )
     delta: float = Field(1e-5, ge=0, lt=1, description="the δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
-
-    def phrases(self, data: FederatedData, seed: int) -> PhraseCanaries:
-        """Return the canaries for a data set."""
-        from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
-
-        return draw_phrases(
-            Language.of(data),
-            configurations=grid(self.p_u, self.p_e),
-            each=self.each,
-            twins=self.twins,
-            length=self.length,
-            design=self.design,
-            seed=seed,
-        )

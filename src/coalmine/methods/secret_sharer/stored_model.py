@@ -96,6 +96,7 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     Raises:
         InputError: If the file cannot be read, or has no valid canaries.
     """
+    # Pydantic checks types and ranges; what depends on several keys is checked below.
     try:
         content = _CanaryFile.model_validate(read_json(path))
     except ValidationError as error:
@@ -112,9 +113,11 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     tokens = []
     for number, canary in enumerate(content.canaries):
         tokens.append(canary.tokens or _looked_up(canary.phrase, vocabulary, f"{path}, canary {number}"))
+    # Ranks are among random phrases of the canaries' length.
     lengths = {len(sequence) for sequence in tokens}
     if len(lengths) > 1:
         raise InputError(f"{path}: all canaries must have the same number of words, got {sorted(lengths)}")
+    # A file from elsewhere need not say how often canaries were inserted: then all have the configuration (0, 0).
     each = [Configuration(canary.p_u, canary.p_e) for canary in content.canaries]
     configurations = tuple(sorted(set(each), key=lambda configuration: configuration.frequency))
     try:
@@ -129,6 +132,7 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
         )
     except (InputError, OverflowError) as error:  # an unknown word, or a token that no integer holds
         raise InputError(f"{path}: {error}") from None
+    # One canary without its number of users leaves the size of the largest group unknown.
     users = [canary.users for canary in content.canaries if canary.users is not None]
     if len(users) < len(canaries):
         return canaries, None, None
@@ -157,6 +161,7 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
     Raises:
         InputError: If the file cannot be read, or does not fit the model.
     """
+    # A language model fits any length; phrases after the begin mark are all that it will read.
     language = canaries.language
     task = Task(
         input_shape=(len(language.context) + canaries.length,),

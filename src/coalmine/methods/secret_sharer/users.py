@@ -89,7 +89,7 @@ def user_attack(
     copies = neighbors_apart(most, claim)
     evidence = attack_evidence(scores, claim, delta=delta, confidence=confidence, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
-    calibrated = reference is not None
+    calibrated = reference is not None  # then the reference model's loss is subtracted
     return Result(
         method="secret-sharer",
         view=USERS,
@@ -118,6 +118,7 @@ def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData,
         for model in (module,) if reference is None else (module, reference):
             inputs, targets = tensors(data.client(client), data.task, device=device_of(model))
             logits = model.eval()(inputs).flatten(0, -2)
+            # Per token, so that users with long and with short texts are comparable.
             losses.append(float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(data.task))))
         scores.append(sum(losses[1:]) - losses[0])
     return np.array(scores)
@@ -157,6 +158,7 @@ def set_aside(data: FederatedData, share: float, *, seed: int = 0) -> tuple[Fede
     """
     if not 0 <= share < 1:
         raise InputError(f"reference_share must be in [0, 1), got {share}")
+    # A user may be cut into several clients, which belong together.
     user_of = np.unique(_owners(data), return_inverse=True)[1]
     users = int(user_of.max()) + 1
     count = round(share * users)

@@ -1,7 +1,7 @@
 """Federated data: examples grouped by client, loaded from files or generated, under any partition. See docs/data.md.
 
-`load` reads columns (`files`) or generates text, splits users into train, test and pool (`splitting`), turns texts into
-tokens (`text`), and regroups examples into clients. The result is `FederatedData`.
+`load` reads columns (`loading`) or generates text, splits users into train, test and pool (`splitting`), turns texts
+into tokens (`text`), and regroups examples into clients. The result is `FederatedData`.
 """
 
 from coalmine.simulation.data.federated import Examples, FederatedData, Splits, Task

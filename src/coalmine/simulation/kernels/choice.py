@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, has_other_loss
+from coalmine.simulation.client import SGD, LocalTraining, Participant, has_other_loss
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.layerwise import Layerwise
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.kernels.word_lstm import WordLSTMClients
-from coalmine.simulation.optimizers import SGD
 
 # The first that suits the work is taken.
 _FAST = (WordLSTMClients, Layerwise, Stacked)
@@ -31,8 +30,7 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     """
     loop = LeanLoop(module, data.task, training)
     plain_sgd = isinstance(training.optimizer, SGD) and not training.optimizer.momentum
-    # With mixed precision, torch chooses the precision of each operation, and fast kernels use others.
-    if not plain_sgd or training.mixed_precision or has_other_loss(module):
+    if not plain_sgd or has_other_loss(module):
         return loop
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         return loop  # padding would enter the batch statistics
@@ -75,4 +73,4 @@ def _trial_clients(data: FederatedData, batch_size: int | None) -> list[Particip
     if batch_size is not None:
         chosen.append(int(((data.sizes - 1) % batch_size).argmin()))
     chosen += draw.integers(len(data), size=4).tolist()
-    return [Participant(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
+    return [Participant(data.client(i), partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]

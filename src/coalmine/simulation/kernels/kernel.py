@@ -22,10 +22,10 @@ _SLACK = 1 - 2.0**-16
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The sum of some clients' clipped and weighted updates.
+    """The sum of some clients' clipped updates.
 
     Attributes:
-        total: Σ weightᵢ · clip(updateᵢ), shape (d,).
+        total: Σ clip(updateᵢ), shape (d,).
         norms: Norm of each client's update before clipping, shape (clients,).
         losses: Each client's loss before its first step, shape (clients,).
     """
@@ -37,7 +37,7 @@ class PartialSum:
 
 @dataclass(frozen=True)
 class ClippedUpdates:
-    """The terms of a `PartialSum` for the next few clients: ``rows`` (clients, d), clipped and weighted."""
+    """The terms of a `PartialSum` for the next few clients: ``rows`` (clients, d), clipped."""
 
     rows: Tensor
     norms: Floats
@@ -76,7 +76,7 @@ class Kernel(ABC):
         for rows, first_losses in self.updates(weights, clients):
             now = slice(first, first + len(rows))
             norms[now], losses[now] = flat.norms(rows).numpy(), first_losses
-            factors = clip_factors(norms[now], weights_of(clients[now]), clip_norm)
+            factors = clip_factors(norms[now], clip_norm)
             out.addmv_(rows.t(), torch.from_numpy(factors).to(rows))
             first = now.stop
         return PartialSum(out, norms, losses)
@@ -89,20 +89,15 @@ class Kernel(ABC):
         for count in self.chunks([len(client.examples) for client in clients]):
             for rows, losses in self.updates(weights, clients[first : first + count]):
                 norms = flat.norms(rows).numpy()
-                factors = clip_factors(norms, weights_of(clients[first : first + len(rows)]), clip_norm)
+                factors = clip_factors(norms, clip_norm)
                 yield ClippedUpdates(rows.mul_(torch.from_numpy(factors).to(rows)[:, None]), norms, losses)
                 first += len(rows)
 
 
-def weights_of(clients: Sequence[Participant]) -> Floats:
-    """The clients' weights in the sum, (clients,)."""
-    return np.array([client.weight for client in clients])
-
-
-def clip_factors(norms: Floats, weights: Floats, clip_norm: float) -> Floats:
-    """The factor for each update: its weight, times clip_norm / norm if the update is longer than the clip norm."""
+def clip_factors(norms: Floats, clip_norm: float) -> Floats:
+    """The factor for each update: clip_norm / norm if the update is longer than the clip norm, else 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return weights * np.where(norms > clip_norm * _SLACK, clip_norm * _SLACK / norms, 1.0)
+        return np.where(norms > clip_norm * _SLACK, clip_norm * _SLACK / norms, 1.0)
 
 
 def group_sizes(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:

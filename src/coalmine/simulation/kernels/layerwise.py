@@ -23,11 +23,10 @@ from torch.nn.grad import conv2d_weight
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant
+from coalmine.simulation.client import SGD, LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded, weights_of
-from coalmine.simulation.models.layers import SoftEmbedding, TiedLinear
-from coalmine.simulation.optimizers import SGD
+from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded
+from coalmine.simulation.models.text import SoftEmbedding, TiedLinear
 
 Uses = Sequence[tuple[Tensor, Tensor]]
 """What a layer saw: the inputs and the deltas of each of its uses in a forward pass."""
@@ -74,6 +73,62 @@ def layers_of(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if parameters_of(layer)]
 
 
+Taps = tuple[slice, slice, slice, slice]
+"""The part of a convolution's weight that is used."""
+
+
+def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Taps]:
+    """Make convolutions skip the weights that only multiply padding; return which weights each of these must keep.
+
+    On images of one pixel, a 3 × 3 kernel with padding 1 uses one of its nine weights. The caller replaces the weights.
+    """
+    sides: dict[nn.Conv2d, set[tuple[int, ...]]] = {}
+
+    def note_size(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Conv2d)
+        sides.setdefault(layer, set()).add(tuple(inputs[0].shape[2:]))
+
+    convolutions = [
+        layer
+        for layer in module.modules()
+        if type(layer) is nn.Conv2d and is_supported(layer) and layer.weight.requires_grad
+    ]
+    hooks = [layer.register_forward_pre_hook(note_size) for layer in convolutions]
+    with torch.no_grad():
+        module(example)
+    for hook in hooks:
+        hook.remove()
+    cropped: dict[nn.Conv2d, Taps] = {}
+    for layer, sizes in sides.items():
+        if len(sizes) > 1:  # used on images of different sizes
+            continue
+        geometry = zip(next(iter(sizes)), layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
+        (rows, top), (columns, left) = (_reach(*side) for side in geometry)  # type: ignore[arg-type]
+        kept = (rows.stop - rows.start, columns.stop - columns.start)
+        if kept != layer.kernel_size:
+            cropped[layer] = (slice(None), slice(None), rows, columns)
+            layer.kernel_size, layer.padding = kept, (top, left)
+    return cropped
+
+
+def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
+    """Return the weights of a kernel that meet pixels along one side of an image, and the padding that they need."""
+
+    def outputs(kernel: int, padding: int) -> int:
+        return (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+    count = outputs(kernel, padding)
+    starts = range(-padding, -padding + count * stride, stride)
+    met = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < side for start in starts)]
+    if met:
+        first, last = met[0], met[-1]
+        needed = padding - first * dilation
+        # The layer pads both ends alike: crop only if that gives as many outputs as before.
+        if needed >= 0 and outputs(last - first + 1, needed) == count:
+            return slice(first, last + 1), needed
+    return slice(0, kernel), padding
+
+
 class Recorder:
     """Runs a module and records the inputs and deltas of its layers.
 
@@ -93,11 +148,6 @@ class Recorder:
         for layer in self.layers:
             layer.requires_grad_(False)  # only derivatives by the layers' outputs are needed
             layer.register_forward_hook(self._record)
-
-    @property
-    def shares_parameters(self) -> bool:
-        """Whether several layers use the same parameter."""
-        return sum(len(parameters_of(layer)) for layer in self.layers) > len(self._places)
 
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if not output.requires_grad:
@@ -271,13 +321,13 @@ class Layerwise(Kernel):
     @staticmethod
     def suits(module: nn.Module, data: FederatedData, training: LocalTraining) -> bool:
         """Whether clients take one step, the layers are supported, and enough clients fit into a pass."""
+        layers, parameters = layers_of(module), list(module.parameters())
+        # Norms of the layers' shares of a gradient give its norm only if no two layers share a parameter.
+        shared = sum(len(parameters_of(layer)) for layer in layers) > len(parameters)
+        if shared or not all(map(is_supported, layers)) or not all(value.requires_grad for value in parameters):
+            return False
         inputs = int(np.median(data.sizes)) * int(np.prod(data.task.input_shape))
-        return (
-            training.steps(int(data.sizes.max())) == 1
-            and all(map(is_supported, layers_of(module)))
-            and all(value.requires_grad for value in module.parameters())
-            and _LEAST_CLIENTS * inputs <= _INPUTS
-        )
+        return training.steps(int(data.sizes.max())) == 1 and _LEAST_CLIENTS * inputs <= _INPUTS
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """As many clients per chunk as one pass handles."""
@@ -286,13 +336,11 @@ class Layerwise(Kernel):
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), without forming the gradients of large layers."""
-        if self._recorder.shares_parameters:  # norms of the layers' shares of a gradient do not give its norm
-            return super().clipped_sum(weights, clients, clip_norm, out)
         losses, uses = self._pass(weights, clients)
         with torch.no_grad():
             squares = [squared_norms(layer, uses[layer], len(clients)) for layer in self._recorder.layers]
             norms = self._learning_rate * torch.stack(squares).sum(0).sqrt().numpy()
-            factors = -self._learning_rate * clip_factors(norms, weights_of(clients), clip_norm)
+            factors = -self._learning_rate * clip_factors(norms, clip_norm)
             scales = torch.from_numpy(factors).to(out)
             scaled = {layer: [(x, d * _like_rows(scales, d)) for x, d in seen] for layer, seen in uses.items()}
             self.model.flatten(self._recorder.gradients(scaled, 1), out=out)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, loss_of, seed_dropout, tensors
+from coalmine.simulation.client import LocalTraining, OptimizerState, Participant, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.kernel import Kernel, group_sizes
-from coalmine.simulation.optimizers import OptimizerState
 from coalmine.usercode import errors_of
 
 # Parameters of updates that are clipped together: norms of many short updates take as long as that of one.
@@ -65,8 +64,7 @@ class LeanLoop(Kernel):
             # A module may change its inputs in place, so a batch that is used again is copied.
             batch_inputs = inputs.clone() if batch is None and len(batches) > 1 else inputs[rows]
             with errors_of(f"the model failed on a client's batch of {len(batch_inputs)}"):
-                with training.autocast(model.device):
-                    loss = loss_of(model.module, self._task, batch_inputs, targets[rows])
+                loss = loss_of(model.module, self._task, batch_inputs, targets[rows])
                 gradients = model.gradients(loss)
             with torch.no_grad():
                 training.optimizer.step(model.parameters, gradients, state)

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, tensors
+from coalmine.simulation.client import SGD, LocalTraining, Participant, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.kernel import Kernel, group_sizes
 from coalmine.simulation.kernels.layerwise import Recorder, parameters_of
 from coalmine.simulation.models.word_lstm import WordLSTM
-from coalmine.simulation.optimizers import SGD
 
 # Sentences per pass: enough for large products. A pass keeps the gradients of all its clients, and all its logits.
 _SENTENCES, _MOST_GRADIENTS, _MOST_LOGITS = 256, 4_000_000, 8_000_000

@@ -5,7 +5,6 @@
 | Where is the noise added to the sum of updates? | `central.Mechanism.noise`, called by ``Training._noisy_mean`` |
 | Where does the clip norm come from? | `central.FixedClipping`, `central.AdaptiveClipping` |
 | Where are updates clipped? | `coalmine.simulation.kernels.kernel.clip_factors` |
-| How are clients weighted? | `central.EqualWeights`, `central.WeightsBySize` |
 | Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
 | Where is PrivUnit's sampler? | `privunit.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
 | How do I plug in my own local mechanism? | `local.OwnMechanism`, or a subclass of `local.LocalMechanism` |

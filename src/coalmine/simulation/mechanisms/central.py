@@ -1,4 +1,4 @@
-"""Central differential privacy: clipping, weights, the noise on the sum of updates, and bugs planted into it.
+"""Central differential privacy: clipping, the noise on the sum of updates, and bugs planted into it.
 
 `Mechanism.noise` draws the noise that `Training` adds (see simulation/training.py). The clipping itself happens where
 the updates are computed, in `coalmine.simulation.kernels.kernel.clip_factors`, with the clip norm that this module
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from coalmine.arrays import Floats, Ints
+from coalmine.arrays import Floats
 from coalmine.errors import (
     InputError,
     check_count,
@@ -124,71 +124,21 @@ Clipping = NoClipping | FixedClipping | AdaptiveClipping
 """How updates are clipped."""
 
 
-@dataclass(frozen=True)
-class EqualWeights:
-    """Every client has weight 1.
-
-    Example:
-        >>> EqualWeights().weights(np.array([3, 80]))
-        array([1., 1.])
-    """
-
-    def weights(self, sizes: Ints) -> Floats:
-        """The weight of each client, given their numbers of examples."""
-        return np.ones(len(sizes))
-
-
-@dataclass(frozen=True)
-class WeightsBySize:
-    """Clients are weighted by their number of examples: min(n, cap) / cap, so that no weight exceeds 1.
-
-    A private training divides the sum by the expected number of clients, because their sizes are private. Updates are
-    then smaller by the mean weight.
-
-    Args:
-        cap: Number of examples from which a client has weight 1. None takes the largest client's; a private training
-            needs a number, since the largest size is itself a fact about one client.
-
-    Raises:
-        InputError: If ``cap`` is not a positive whole number.
-
-    Example:
-        >>> WeightsBySize(cap=10).weights(np.array([5, 40]))
-        array([0.5, 1. ])
-    """
-
-    cap: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.cap is not None:
-            check_count("cap", self.cap)
-
-    def weights(self, sizes: Ints) -> Floats:
-        """The weight of each client, in (0, 1], given their numbers of examples."""
-        cap = int(sizes.max()) if self.cap is None else self.cap
-        return np.minimum(sizes, cap) / cap
-
-
-Weighting = EqualWeights | WeightsBySize
-"""How updates are weighted."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """The Gaussian mechanism on the sum of clipped updates (DP-FedAvg; McMahan et al., 2018).
 
-    Each client's update is clipped and multiplied by a weight of at most 1, so one client moves the sum by at most the
-    clip norm. The noise is N(0, (noise_multiplier · clip norm)²) per coordinate. A private training then divides by the
-    *expected* number of clients, which is fixed in advance; without noise, by the total weight of those who took part.
-    The size of the population is assumed to be public.
+    Each client's update is clipped, so one client moves the sum by at most the clip norm. All clients count alike. The
+    noise is N(0, (noise_multiplier · clip norm)²) per coordinate. A private training then divides by the *expected*
+    number of clients, which is fixed in advance; without noise, by the number of those who took part. The size of the
+    population is assumed to be public.
 
     Args:
         clipping: `NoClipping`, `FixedClipping` or `AdaptiveClipping`.
         noise_multiplier: Standard deviation of the noise on the sum, over the clip norm; 0 adds none.
-        weighting: `EqualWeights` or `WeightsBySize`.
 
     Raises:
-        InputError: If there is noise without clipping, or with weights by size that have no cap.
+        InputError: If there is noise without clipping.
 
     Example:
         >>> mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=2.0)
@@ -199,7 +149,6 @@ class Mechanism:
 
     clipping: Clipping = field(default_factory=NoClipping)
     noise_multiplier: float = 0.0
-    weighting: Weighting = field(default_factory=EqualWeights)
 
     def __post_init__(self) -> None:
         check_kind(
@@ -208,16 +157,12 @@ class Mechanism:
             (NoClipping, FixedClipping, AdaptiveClipping),
             "a rule such as FixedClipping(1.0)",
         )
-        check_kind("weighting", self.weighting, (EqualWeights, WeightsBySize), "EqualWeights() or WeightsBySize(cap)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
         if self.private and isinstance(self.clipping, NoClipping):
             raise InputError(
                 f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: set one"
             )
-        # The largest client's size is itself a fact about one client.
-        if self.private and isinstance(self.weighting, WeightsBySize) and self.weighting.cap is None:
-            raise InputError("WeightsBySize needs a cap in a private training: set it to a fixed number of examples")
 
     @property
     def private(self) -> bool:

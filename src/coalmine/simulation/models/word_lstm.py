@@ -11,8 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.layers import TiedLinear
-from coalmine.simulation.models.text import vocabulary_size
+from coalmine.simulation.models.text import TiedLinear, vocabulary_size
 
 # Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
 _COMMON, _CONTEXTS = 256, 64
