@@ -55,7 +55,7 @@ mutants: $(VENV)/.mutants ## Change the maths at random places and see whether a
 	$(BIN)/python benchmarks/mutants.py $(AREA) --sample $(SAMPLE) --seed $(SEED)
 
 docs: $(VENV)/.docs ## Build the documentation site and check its links
-	$(BIN)/python -m coalmine.runs.presets > docs/config.md
+	$(BIN)/python docs/building/settings_reference.py > docs/config.md
 	$(BIN)/python -m mkdocs build
 
 # `make gallery NOTEBOOKS=own-loop` for one.

@@ -1,6 +1,7 @@
 """``coalmine init``, the settings' reference, and ``coalmine.run``."""
 
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import coalmine as cm
 from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.reading import parse_toml
-from coalmine.runs.presets import PRESETS, from_preset, preset_text, reference
+from coalmine.runs.presets import PRESETS, from_preset, preset_text
 from coalmine.runs.settings import all_tables, run_from_mapping, run_from_text, table_settings
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "building"))
+from settings_reference import reference
 
 TINY = {
     "training": ["rounds=2", "client.epochs=1", "noise_multiplier=0", "cohort=poisson:1.0"],

@@ -32,8 +32,8 @@ def _parts(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
+# One value or several: a list in a file, values separated by commas on the command line.
 Several = Annotated[tuple[Value, ...], BeforeValidator(_parts)]
-"""One value or several: a list in a file, values separated by commas on the command line."""
 
 
 class Settings(BaseModel):

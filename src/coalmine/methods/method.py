@@ -34,41 +34,45 @@ class Method:
         training: Settings of the training it audits, or None if it needs none.
         directory: The run directory, or None if nothing is to be kept.
         earlier: The run's earlier methods, by name.
+
+    Attributes:
+        name: Name in the command line, in ``audit.toml`` and in results.
+        title: A few words for headings, such as "Random updates as canaries".
+        question: The question it answers, one sentence; the help text of ``coalmine audit NAME``.
+        description: What was done and how to read it, a short paragraph that opens its section of the report.
+        reference: The paper, such as "Andrew et al. 2023".
+        settings_type: Its settings, or None if it runs only inside an integration.
+        training_type: Settings of the training it audits, or None if it needs none.
+        training_table: Table of the training in ``audit.toml``. One that names its own shares ``training`` if that
+            is missing.
+        options: Settings with an option of their own in ``coalmine audit NAME``; all others are set by ``--set``.
+        init: Settings that ``coalmine init`` writes for it.
+        caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
+        extras: Names of the JSON documents it saves next to its results.
+        template: Its section of the report, a template that extends coalmine's ``section.html.j2``; by default,
+            that one.
+        pool_fraction: Share of the users to set aside from the training, as a pool.
+        needs_training: Whether the training has to be run; False where a finished model is audited.
+        reads: Names of earlier methods of the run that this one reads from.
     """
 
     name: ClassVar[str]
-    """Name in the command line, in ``audit.toml`` and in results."""
     title: ClassVar[str]
-    """A few words for headings, such as "Random updates as canaries"."""
     question: ClassVar[str] = ""
-    """The question it answers, one sentence; the help text of ``coalmine audit NAME``."""
     description: ClassVar[str] = ""
-    """What was done and how to read it, a short paragraph that opens its section of the report."""
     reference: ClassVar[str] = ""
-    """The paper, such as "Andrew et al. 2023"."""
     settings_type: ClassVar[type[Settings] | None] = None
-    """Its settings, or None if it runs only inside an integration."""
     training_type: ClassVar[type[TrainingSettings] | None] = None
-    """Settings of the training it audits, or None if it needs none."""
     training_table: ClassVar[str] = "training"
-    """Table of the training in ``audit.toml``. One that names its own shares ``training`` if that is missing."""
     options: ClassVar[Sequence[str]] = ()
-    """Settings with an option of their own in ``coalmine audit NAME``; all others are set by ``--set``."""
     init: ClassVar[Mapping[str, Any]] = {}
-    """Settings that ``coalmine init`` writes for it."""
     caveats: ClassVar[Mapping[str, str]] = {}
-    """What its own estimators are worth, by name; those of `coalmine.stats` are known."""
     extras: ClassVar[Sequence[str]] = ()
-    """Names of the JSON documents it saves next to its results."""
     template: ClassVar[Path | None] = None
-    """Its section of the report, a template that extends coalmine's ``section.html.j2``; by default, that one."""
 
     pool_fraction: float = 0.0
-    """Share of the users to set aside from the training, as a pool."""
     needs_training: bool = True
-    """Whether the training has to be run; False where a finished model is audited."""
     reads: Sequence[str] = ()
-    """Names of earlier methods of the run that this one reads from."""
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ from importlib.metadata import entry_points
 from coalmine.errors import DataWarning, InputError, did_you_mean
 from coalmine.methods.method import Method
 
+# Entry-point group of third-party methods.
 GROUP = "coalmine.methods"
-"""Entry-point group of third-party methods."""
 
 _OURS = {
     "one-shot": "coalmine.methods.one_shot.method:OneShotMethod",

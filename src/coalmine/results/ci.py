@@ -17,8 +17,8 @@ from coalmine.results.gate import COLUMNS, Gate
 from coalmine.results.multiple_testing import Judgment
 from coalmine.results.tables import Table, inline_markdown
 
+# The environment variable with the path of the step summary.
 VARIABLE = "GITHUB_STEP_SUMMARY"
-"""The environment variable with the path of the step summary."""
 
 _MOST = 10  # annotations of each kind that GitHub shows for a step
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

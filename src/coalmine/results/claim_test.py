@@ -27,17 +27,17 @@ from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 # A share of 0.5 stands for a training with half the claimed noise multiplier. Less noise means less privacy, so what
 # rejects a share rejects all larger ones, and all searches for shares are bisections.
 
+# The power at which an audit counts as able to detect something.
 POWER = 0.8
-"""The power at which an audit counts as able to detect something."""
 
+# An audit that could not have detected this share of the claimed noise is too weak.
 HALF_THE_NOISE = 0.5
-"""An audit that could not have detected this share of the claimed noise is too weak."""
 
+# Shares are powers of this number, so that searches for different things share their curves; 1.03⁰ is the claim.
 RATIO = 1.03
-"""Shares are powers of this number, so that searches for different things share their curves; 1.03⁰ is the claim."""
 
+# The exponents that are looked at: from 0.02 to 11 times the claimed noise.
 LEAST, MOST = -130, 80
-"""The exponents that are looked at: from 0.02 to 11 times the claimed noise."""
 
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
 _BENEFIT_OF_DOUBT = 2.0  # standard errors

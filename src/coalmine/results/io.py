@@ -25,14 +25,14 @@ from coalmine.results.directory import PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores
 
+# Version of the result format; schema.json describes it.
 SCHEMA = 3
-"""Version of the result format; ``schema.json`` describes it."""
 
 MANIFEST = "manifest.json"
 
+# What nobody but the owner of a training knows: its data, the people in it, the model, how well that works, what it is
+# for, who curates the data, what is released, and who made the audit.
 FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor")
-"""What nobody but the owner of a training knows: its data, the people in it, the model, how well that works, what it is
-for, who curates the data, what is released, and who made the audit."""
 
 
 def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

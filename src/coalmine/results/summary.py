@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from coalmine.results.result import Result
     from coalmine.stats import Estimate
 
+# What a lower bound on ε means for canaries that were inserted or held out; {times} is e^ε in words.
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
-"""What a lower bound on ε means for canaries that were inserted or held out; ``{times}`` is e^ε in words."""
 
+# What the first scores of a result are of, unless it says otherwise: one per inserted canary.
 INSERTED = "inserted"
-"""What the first scores of a result are of, unless it says otherwise: one per inserted canary."""
 
 
 # Results

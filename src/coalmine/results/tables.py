@@ -172,8 +172,8 @@ class Table:
         return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+# Columns of `evidence_cells`.
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
-"""Columns of `evidence_cells`."""
 
 
 def results_text(results: Sequence[Result]) -> str:

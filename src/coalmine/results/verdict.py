@@ -10,16 +10,16 @@ from enum import StrEnum
 class Verdict(StrEnum):
     """What an audit says about the claimed guarantee, in the words used everywhere: terminal, JSON, report, gate."""
 
+    # A valid test rejects the claim.
     REFUTED = "refuted"
-    """A valid test rejects the claim."""
+    # Not rejected, but an estimate's interval lies entirely above the claim.
     SUSPICIOUS = "suspicious"
-    """Not rejected, but an estimate's interval lies entirely above the claim."""
+    # Nothing found, by an audit with less than 80% power against half the claimed noise.
     TOO_WEAK = "too weak"
-    """Nothing found, by an audit with less than 80% power against half the claimed noise."""
+    # Nothing found, with that power. This is not a proof of privacy.
     NOT_REFUTED = "not refuted"
-    """Nothing found, with that power. This is not a proof of privacy."""
+    # No guarantee was stated.
     NO_CLAIM = "no claim"
-    """No guarantee was stated."""
 
     @property
     def fails(self) -> bool:
@@ -32,11 +32,11 @@ class Verdict(StrEnum):
         return self in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK)
 
 
+# The order in which verdicts lead a page: alarms first, and adversaries that were too weak after one that was not.
 LEADING = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
-"""The order in which verdicts lead a page: alarms first, and adversaries that were too weak after one that was not."""
 
+# The order of different claims: unlike an adversary, a claim that was tested well does not make up for another.
 WORST_FIRST = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK, Verdict.NO_CLAIM, Verdict.NOT_REFUTED)
-"""The order of different claims: unlike an adversary, a claim that was tested well does not make up for another."""
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

@@ -28,8 +28,8 @@ from coalmine.stats import Estimate
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
+# What can be compared.
 Comparable = SavedRun | Path | str | Result | Sequence[Result]
-"""What can be compared."""
 
 _CONFIDENCE = 0.95
 _LARGEST = 1e150  # its square is still a float

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
 _LIVE = 20  # how often along a training audits say what they see so far
 
+# Called with the number of a round and what is known after it, by name.
 Watch = Callable[[int, Mapping[str, float]], object]
-"""Called with the number of a round and what is known after it, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +109,10 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
         path = Path(settings)
         settings, directory = read_run(path), directory or RunDirectory(directory_for(path))
     claim = nullcontext() if directory is None else directory.claimed(settings.to_toml())
-    with Termination().watched() as termination, claim:
+    with stopping_on_sigterm(), claim:
         if directory is not None and (directory.path / MANIFEST).is_file():
             check_manifest(directory.path)  # a finished run is read, not computed again
-        return _Run(settings, directory, watch, termination).finished()
+        return _Run(settings, directory, watch).finished()
 
 
 def directory_for(file: Path) -> Path:
@@ -123,10 +123,8 @@ def directory_for(file: Path) -> Path:
 class _Run:
     """A run in progress."""
 
-    def __init__(
-        self, settings: RunSettings, directory: RunDirectory | None, watch: Watch | None, termination: Termination
-    ) -> None:
-        self.settings, self.directory, self.watch, self.termination = settings, directory, watch, termination
+    def __init__(self, settings: RunSettings, directory: RunDirectory | None, watch: Watch | None) -> None:
+        self.settings, self.directory, self.watch = settings, directory, watch
         self.path = None if directory is None else directory.path
         self.timing: dict[str, float] = {}
 
@@ -232,14 +230,8 @@ class _Run:
                 if self.watch is not None:
                     measures = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
                     self.watch(done - 1, measures | figures)
-                if self.termination.requested:
-                    if path is not None:
-                        training.save(path)
-                    finished = f"{done} of {training.rounds} rounds of {what}"
-                    raise Terminated(f"stopped by SIGTERM after {finished}{'' if path is None else ', all saved'}")
 
-            with self.termination.deferred():
-                training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
+            training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
         if not resumed:
             self.timing[what] = time.perf_counter() - start
 
@@ -348,42 +340,22 @@ def quality(training: Rounds) -> dict[str, float]:
     return {name: float(last[name]) for name in QUALITY if name in last}
 
 
-class Termination:
-    """SIGTERM, as batch systems send it before they kill a process: a run finishes its round, saves it, and stops.
+@contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, as batch systems send it before they kill a process: the run is then "stopped".
 
-    Elsewhere, and for a second SIGTERM, `Terminated` is raised at once. Nothing changes where the process has a handler
-    of its own or outside its main thread.
-
-    Attributes:
-        requested: Whether SIGTERM has come.
+    Nothing changes where the process has a handler of its own or outside its main thread.
     """
 
-    def __init__(self) -> None:
-        self.requested = self._deferred = False
+    def received(number: int, frame: FrameType | None) -> None:
+        raise Terminated("stopped by SIGTERM")
 
-    @contextmanager
-    def watched(self) -> Iterator[Termination]:
-        """Watch for SIGTERM."""
-        main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            yield self
-            return
-        signal.signal(signal.SIGTERM, self._received)
-        try:
-            yield self
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Let work go on until it looks at ``requested``."""
-        self._deferred = True
-        try:
-            yield
-        finally:
-            self._deferred = False
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        again, self.requested = self.requested, True
-        if again or not self._deferred:
-            raise Terminated("stopped by SIGTERM")
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, received)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -17,8 +17,8 @@ from coalmine.methods.method import Method
 from coalmine.reading import parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
+# The table of the training that methods share.
 TRAINING = "training"
-"""The table of the training that methods share."""
 
 
 class RunOptions(Settings):

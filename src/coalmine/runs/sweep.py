@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from coalmine.results.io import envelope, read_run_directory
 from coalmine.results.result import Result
 from coalmine.results.tables import EVIDENCE, Table, as_frame, epsilons, evidence_cells, evidence_in_json, shown_results
 from coalmine.runs.comparison import write_index
-from coalmine.runs.running import Termination, directory_for, run
+from coalmine.runs.running import directory_for, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run
 
 SUMMARY = "sweep.json"
@@ -190,8 +189,7 @@ def sweep(
     values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
     cells = _cells(path, values, check_count("seeds", seeds), directory)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
-    # In this process a run itself waits for its round to end when SIGTERM comes; workers are stopped at once.
-    with Termination().watched() if workers > 1 else nullcontext():
+    with stopping_on_sigterm():
         for _ in track(runs, "runs", total=len(cells)):
             pass
     axes: dict[str, list[str]] = {}
