@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,7 +43,7 @@ def reproduce(
         raise InputError(f'unknown reproduction "{name}". {did_you_mean(name, REPRODUCTIONS)}')
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
-    context = Context(seed, scale, console.track, out, workers, data, seeds)
+    context = Context(seed, scale, _track, out, workers, data, seeds)
     with continued_by("the same command continues", kept=out):
         table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
@@ -61,3 +61,12 @@ def reproduce(
 def _summary(function: Callable[..., object]) -> str:
     """Return the first line of a docstring, without its full stop."""
     return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _track(work: Iterable[Any]) -> Iterable[Any]:
+    """Show a progress bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    shown = Console(stderr=True)
+    return track(work, console=shown, transient=True, disable=not shown.is_terminal)

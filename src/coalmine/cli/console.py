@@ -107,15 +107,6 @@ def prepare() -> None:
 # Progress
 
 
-def track(work: Iterable[Any]) -> Iterable[Any]:
-    """Show a progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(work, console=console, transient=True, disable=not console.is_terminal)
-
-
 def busy(what: str) -> AbstractContextManager[Any]:
     """Show a spinner on standard error, if that is a terminal."""
     from rich.console import Console

@@ -107,9 +107,8 @@ def _invoke(arguments: Sequence[str]) -> None:
 
 def _version(show: bool) -> None:
     if show:
-        packages = ("numpy", "scipy", "torch", "dp-accounting")
-        versions = [f"{name} {metadata.version(name)}" for name in packages]
-        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *versions]))
+        numbers = [f"{name} {metadata.version(name)}" for name in ("numpy", "scipy", "torch", "dp-accounting")]
+        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *numbers]))
         raise typer.Exit
 
 

@@ -135,8 +135,9 @@ def compare(
         typer.Argument(help="Two run directories or more; all are compared with the first.", show_default=False),
     ],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
-    png: Annotated[Path | None, typer.Option(help="Also draw all runs, as PNG.", show_default=False)] = None,
-    svg: Annotated[Path | None, typer.Option(help="Also draw all runs, as SVG.", show_default=False)] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
@@ -148,11 +149,10 @@ def compare(
         from coalmine.files import write_text
 
         written.append(write_text(html, comparison.to_html()))
-    for path, ending in ((png, ".png"), (svg, ".svg")):
-        if path is not None:
-            from coalmine.report.charts import save
+    if figure is not None:
+        from coalmine.report.charts import save
 
-            written.append(save(comparison.plot(), path if path.suffix == ending else path.with_suffix(ending)))
+        written.append(save(comparison.plot(), figure))
     if as_json:
         console.print_json(comparison.to_dict())
         return

@@ -23,8 +23,6 @@ from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex
 from coalmine.stats.exposure import RandomGuessing
 
-_LOW_FPRS = (0.1, 0.01, 0.001)
-
 
 class Exposure:
     """Ranks canaries by their loss among references that were never inserted (Jagielski 2023).
@@ -89,22 +87,17 @@ class Exposure:
         Raises:
             InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
         """
-        if table.has("rank"):
-            if references is None or calibrate:
-                raise InputError(
-                    f"{table.source} has ranks: set references (--references), the number they are among, and leave "
-                    "out calibrate, which needs losses"
-                )
-            return cls(table.numbers("rank"), references, copies=copies, source=table.source)
-        if references is not None:
+        if table.has("rank") != (references is not None):
             raise InputError(
-                f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
-                "are counted: leave it out"
+                f"references (--references) is the number that a column of ranks is among, and losses are counted: got "
+                f"references = {references} for {table.source} with columns {', '.join(table.columns)}"
             )
         # Suggestion 3: how hard an example is shows in the loss of a model that never saw it.
         if calibrate:
             losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
             table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
+        if references is not None:
+            return cls(table.numbers("rank"), references, copies=copies, source=table.source)
         canaries, others = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
         assert others is not None
         return cls(canaries, others, copies=copies, source=table.source)
@@ -188,7 +181,7 @@ def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple
         Estimate("median-exposure", median / copies),
     ]
     # Lower false positive rates show the risk to outliers (Section 2.2, end).
-    for fpr in _LOW_FPRS:
+    for fpr in (0.1, 0.01, 0.001):
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)
             epsilon = whole.epsilon / copies

@@ -84,15 +84,10 @@ class ExposureMethod(Method):
             return
         if sharer is None:
             raise SettingError(
-                f"exposure needs a file of losses, or the phrases of a table [{SOURCE}]: set file",
-                ["exposure", "file"],
+                f"exposure needs a file of losses, or a table [{SOURCE}]: set file", ["exposure", "file"]
             )
         if sharer.twins == 0 and sharer.model_weights is None:
-            raise SettingError(
-                "exposure ranks inserted phrases among held-out ones, and twins = 0 holds out none: set twins to 1 or "
-                "more",
-                [SOURCE, "twins"],
-            )
+            raise SettingError("twins = 0 holds out no phrases to rank among: set it to 1 or more", [SOURCE, "twins"])
         # Phrases of a run come with their own references, and without losses of another model.
         if settings.references or settings.calibrate:
             raise SettingError("references and calibrate apply to a file of losses: set file", ["exposure", "file"])
@@ -100,26 +95,20 @@ class ExposureMethod(Method):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result."""
         from coalmine.methods.exposure.audit import Exposure
+        from coalmine.methods.secret_sharer.method import SecretSharerMethod
 
         settings = self.settings
-        exposure = Exposure.from_table(
-            self._table or self._phrase_table(),
-            references=settings.references,
-            calibrate=settings.calibrate,
-            copies=settings.copies,
-        )
+        if self._table is None:
+            sharer = self.earlier[SOURCE]  # which `check` asks for
+            assert isinstance(sharer, SecretSharerMethod)
+            exposure = Exposure(*sharer.losses(), copies=settings.copies, source="the phrases of this run")
+        else:
+            exposure = Exposure.from_table(
+                self._table, references=settings.references, calibrate=settings.calibrate, copies=settings.copies
+            )
         unit = PHRASE if self._table is None else SCORES
         result = exposure.result(delta=settings.delta, confidence=settings.confidence, unit=unit)
         return MethodResults(method=self.name, results=[replace(result, config={**result.config, **self.config})])
-
-    def _phrase_table(self) -> ScoreTable:
-        """Return the losses of the run's inserted and held-out phrases."""
-        from coalmine.methods.secret_sharer.method import SecretSharerMethod
-
-        sharer = self.earlier[SOURCE]  # which `check` asks for
-        assert isinstance(sharer, SecretSharerMethod)
-        inserted, held_out = sharer.losses()
-        return ScoreTable("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)
 
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
