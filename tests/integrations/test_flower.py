@@ -140,6 +140,7 @@ def test_more_canary_nodes_than_clients_cause_one_warning():
         train(server_side(CLIENTS + 4), one_shot(canaries=4, design="fixed"))
 
 
+@pytest.mark.slow
 def test_long_canaries_are_clipped_like_any_update():
     short, long = one_shot(), one_shot()
     train(server_side(CLIENTS + 12), short)
@@ -250,6 +251,7 @@ def test_hosts_send_the_same_canaries_and_no_vector_travels():
     assert max(sizes) < 120
 
 
+@pytest.mark.slow
 def test_client_side_clipping_tests_canaries_with_the_mods_of_the_app():
     for wrapper, mod in (
         (DifferentialPrivacyClientSideFixedClipping, fixedclipping_mod),

@@ -77,7 +77,7 @@ def audited(
 
 
 # False-alarm probability of each: 1e-3. One seed.
-@pytest.mark.parametrize("side", ["server", "client"])
+@pytest.mark.parametrize("side", ["server", pytest.param("client", marks=pytest.mark.slow)])
 def test_a_correct_training_has_no_findings(side):
     if side == "server":
         result = audited()
@@ -102,6 +102,7 @@ def test_unequal_weights_are_named_with_their_ratio():
     assert "5 × clip norm" in finding.sentence  # 90 · 10 clients / (90 + 9 · 10)
 
 
+@pytest.mark.slow
 def test_equal_weights_that_could_differ_are_no_finding():
     assert not audited(examples=lambda number: 1000).findings
 
@@ -111,6 +112,7 @@ def test_a_scalar_that_is_not_clipped_is_named():
     assert "scale" in finding.sentence
 
 
+@pytest.mark.slow
 def test_an_empty_array_before_the_others_hides_nothing():
     arrays = {"nothing": np.zeros((0, 3), np.float32), **model()}
     assert "examples" in only_finding(audited(arrays, examples=lambda number: 10 + 200 * (number == 0))).sentence
@@ -121,7 +123,7 @@ def test_an_integer_counter_of_batch_norm_is_named():
     assert "num_batches_tracked" in finding.sentence
 
 
-@pytest.mark.parametrize("inner", [FedAdam, FedAvgM, FedMedian])
+@pytest.mark.parametrize("inner", [pytest.param(FedAdam, marks=pytest.mark.slow), FedAvgM, FedMedian])
 def test_noise_that_does_not_cover_an_optimizer_or_a_median_refutes(inner):
     def build(**settings):
         more = {"server_momentum": 0.9} if inner is FedAvgM else {}

@@ -263,6 +263,7 @@ def test_changing_noise_is_composed():
     assert result.claim.noise_multiplier is None
 
 
+@pytest.mark.slow
 def test_per_layer_clipping_rescales_canaries():
     bounds = [0.4, 0.1, 0.3, 0.2]
     private = Private(clip=bounds, clipping="per_layer")
@@ -378,6 +379,7 @@ def test_the_training_itself_draws_the_same_noise_under_audit():
     assert torch.equal(*weights)
 
 
+@pytest.mark.slow
 def test_canife_scores_the_steps_of_a_training():
     private = Private(noise=0.3)
     audit = Canife(canaries=GivenUpdates(np.eye(1, DIM)), rounds=24, every=24, trials=24, mode="running")

@@ -41,7 +41,11 @@ def checks(result):
 
 @pytest.mark.parametrize(
     "make",
-    [optimizer, lambda: optimizer(DPPerLayerOptimizer, [0.1, 0.2, 0.3, 0.4]), lambda: adaptive(20.0)],
+    [
+        optimizer,
+        pytest.param(lambda: optimizer(DPPerLayerOptimizer, [0.1, 0.2, 0.3, 0.4]), marks=pytest.mark.slow),
+        pytest.param(lambda: adaptive(20.0), marks=pytest.mark.slow),
+    ],
     ids=["one clip norm", "one for each layer", "adaptive"],
 )
 def test_an_optimizer_of_opacus_is_not_refuted(make):
@@ -114,17 +118,21 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize(
+    "name", [next(iter(BUGS)), *(pytest.param(bug, marks=pytest.mark.slow) for bug in list(BUGS)[1:])]
+)
 def test_an_optimizer_with_a_bug_is_refuted(name):
     kind, check = BUGS[name]
     assert check in checks(replay_optimizer(optimizer(kind), 5)), name
 
 
+@pytest.mark.slow
 def test_layers_clipped_to_the_norm_of_all_are_refuted():
     result = replay_optimizer(optimizer(_ByLayer, [0.1, 0.2, 0.3, 0.4]), 5)
     assert checks(result) & {"clipping", "one array"}, str(result)
 
 
+@pytest.mark.slow
 def test_the_count_of_adaptive_clipping_moves_by_one():
     """An example that is clipped where it was not moves the count by 1, and Opacus's noise is for 1/2.
 
