@@ -62,6 +62,7 @@ def test_without_flower_its_integration_says_what_to_install():
     assert "pip install 'coalmine[flower]'" in found.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_without_opacus_its_integration_says_what_to_install_and_all_else_imports():
     check = (
         "import sys; sys.modules['opacus'] = sys.modules['flwr'] = sys.modules['datasets'] = None\n"
