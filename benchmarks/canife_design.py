@@ -38,9 +38,9 @@ from torch import Tensor
 from coalmine.methods.canife.design import DesignLoss, DesignSettings, descend, step_size
 from coalmine.methods.canife.pool import MockClients, updates
 from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne, sample_gradients
+from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.workers import one_thread
 
 MOCK_CLIENTS = 100
 FEW = 6  # mock clients of the comparison in float64
@@ -177,7 +177,7 @@ class Coalmine:
         def samples(values: Tensor) -> tuple[Tensor, Tensor]:
             return (values if self.work.task.tokens is None else F.gumbel_softmax(values)), self.labels
 
-        with one_thread():
+        with single_thread():
             descend(
                 self.canaries,
                 samples,

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, LocalTraining, flat
 from coalmine.simulation.client import Participant, ignored_index, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
@@ -35,7 +36,6 @@ from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.models import build
-from coalmine.simulation.workers import one_thread
 
 RATE, CLIP_NORM = 0.1, 0.1
 DIGITS = Task(input_shape=(1, 8, 8), classes=10)
@@ -157,7 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     columns = ["clients", "kernel", "ms per client", "lean", "vmap", "textbook", "difference"]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
-    with one_thread():
+    with single_thread():
         for work in WORKLOADS:
             if options.only.lower() in work.name.lower():
                 print(measure(work, options.turns), flush=True)

@@ -81,7 +81,7 @@ def _in_worker(
     global _watched_parent  # noqa: PLW0603
     if _watched_parent is None:
         _watched_parent = parent
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        end_with(parent)
     with warnings.catch_warnings(record=True) as caught, single_thread():
         try:
             result = work(part)
@@ -93,11 +93,15 @@ def _in_worker(
     return name, result, [warning.message for warning in caught]
 
 
-def _end_with_parent() -> None:
-    """End this worker when its parent was killed; otherwise it would go on, and keep its directory locked."""
-    while os.getppid() == _watched_parent:
-        time.sleep(0.1)
-    os._exit(1)
+def end_with(parent: int) -> None:
+    """End this worker as soon as its parent was killed; otherwise it would go on, and keep its directory locked."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

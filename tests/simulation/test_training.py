@@ -26,7 +26,6 @@ from coalmine.simulation import (
     Training,
     evaluate,
     flat,
-    workers,
 )
 from coalmine.simulation.workers import ClientWork
 from federations import cnn, federation, mlp, texts, word_model
@@ -122,13 +121,6 @@ def test_two_workers_give_the_bits_of_one_for_a_large_model():
     one, two = finished(**settings), finished(**settings, workers=2)
     assert one.dim > 1 << 21
     assert same(one, two)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_keeping_freed_memory_changes_no_bit(kernel, monkeypatch):
-    kept = finished(**KERNELS[kernel])
-    monkeypatch.setattr(workers, "keep_freed_memory", lambda keep: None)
-    assert same(kept, finished(**KERNELS[kernel]))
 
 
 def test_dropout_too_is_the_same_with_any_number_of_workers():

@@ -165,6 +165,7 @@ class LocalTraining:
         """The rows of each step's batch; None stands for all of them, which need no shuffling."""
         if self.batch_size is None or examples <= self.batch_size:
             return [None] * self.epochs
+        # Shuffled anew in each epoch; the last batch of an epoch may be short.
         starts = range(self.batch_size, examples, self.batch_size)
         generator = stream()
         orders = [generator.permutation(examples) for _ in range(self.epochs)]
@@ -222,11 +223,13 @@ def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> T
     logits, labels, ignored = module(inputs), targets.flatten(), ignored_index(task)
     if task.ignored is None or bool((labels != ignored).any()):
         return F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=ignored)
+    # The mean over no target is 0/0. Zero times the logits keeps the graph, so that gradients are zero as well.
     return logits.sum() * 0.0  # type: ignore[no-any-return]
 
 
 def ignored_index(task: Task) -> int:
     """The task's ignored target, as ``ignore_index`` of torch's ``cross_entropy`` takes it."""
+    # -100 is torch's own default: no label of ours is negative.
     return -100 if task.ignored is None else task.ignored
 
 
@@ -274,5 +277,6 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
         raise InputError("cannot evaluate: the examples have no target that counts")
     mean = loss / counted
     if task.per_position:
+        # exp overflows above 709, and a diverged model should be reported as such rather than stop the evaluation.
         return {"recall@1": correct / counted, "perplexity": math.exp(min(mean, 700.0)), "loss": mean}
     return {"accuracy": correct / counted, "loss": mean}

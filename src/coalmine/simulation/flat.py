@@ -138,6 +138,7 @@ def parameter_vector(module: nn.Module) -> Tensor:
                 f"parameter {name!r} must hold real numbers, stored densely: it is {value.dtype} on {value.device}, or "
                 "has no shape yet (give a lazy layer its input size)"
             )
+    # Frozen parameters are not part of any update, so they are not part of the vector.
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
     if not pieces:
         raise InputError("the model has no trainable parameters: set requires_grad to True for at least one")
@@ -165,6 +166,7 @@ def check_module(module: nn.Module, *, private: bool) -> None:
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"parameter {name!r} is not finite before training: check its initialization")
     for name, layer in module.named_modules():
+        # Clipping bounds what one client changes only if its update depends on nobody else's examples.
         if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InputError(
                 f"{type(layer).__name__} at {name!r} mixes the examples of a batch and keeps statistics outside the "

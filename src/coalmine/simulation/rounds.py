@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.files import write_whole
+from coalmine.parallel import single_thread
 from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, check_audits
 from coalmine.simulation import flat
 from coalmine.simulation.client import OptimizerState, evaluate
 from coalmine.simulation.data.federated import FederatedData, digest_of
 from coalmine.simulation.models import check_fits
-from coalmine.simulation.workers import one_thread
 from coalmine.vectors import AnyVector
 
 FORMAT = 2
@@ -92,6 +92,7 @@ class Rounds(ABC):
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
         model = flat.moved(model, device)
+        # A model that cannot be trained is refused here, before the first round.
         flat.check_module(model, private=private)
         check_fits(model, data.task, name=type(model).__name__)
         self._model = flat.FlatModel(model)
@@ -138,7 +139,7 @@ class Rounds(ABC):
         """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
         if self.test is None:
             raise InputError("there is no test data to evaluate on: set test")
-        with one_thread():
+        with single_thread():
             return evaluate(self.module(), self.data.task, self.test)
 
     @shown_if_slow()
@@ -173,13 +174,14 @@ class Rounds(ABC):
             saved = _read(directory, self._fingerprint())
             if saved.round > end:
                 raise InputError(f"{directory} holds a checkpoint after round {saved.round}, past {end}: use another")
+            # A checkpoint that lags behind this object is older than what it has computed itself.
             if saved.round > self.state.round:
                 self._restore(saved)
         bar: AbstractContextManager[Advance] = nullcontext(lambda done, text: None)
         if progress is None:
             bar = reporting("training", end)
         try:
-            with one_thread(), bar as advance:
+            with single_thread(), bar as advance:
                 while self.state.round < end:
                     self._advance()
                     if directory and (self.state.round % checkpoint_every == 0 or self.state.round == end):
@@ -243,6 +245,7 @@ class Rounds(ABC):
                 if not math.isfinite(state.history[-1]["loss"]):
                     raise _diverged(number)
         except BaseException:
+            # The round will be repeated, with the same random numbers: as if it had never begun.
             self.state = before
             for audit in self.audits:
                 audit.discard(number)
@@ -293,6 +296,7 @@ def _write(state: TrainingState, directory: Path, settings: Mapping[str, str]) -
         "settings": dict(settings),
     }
     on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
+    # One file, so that replacing it is what switches from the old checkpoint to the new one.
     content = serialized(on_cpu, metadata={"about": json.dumps(about)})
     write_whole(directory / _FILE, lambda path: path.write_bytes(content))
 

@@ -61,6 +61,7 @@ class ClientSettings(OptimizerSettings):
         """The local training of these clients."""
         from coalmine.simulation import LocalTraining
 
+        # About five steps per epoch, however much data the clients have.
         size = max(1, round(data.sizes.mean() / 5)) if self.batch_size is None else self.batch_size
         size = None if size == "all" else size
         return LocalTraining(optimizer=self.rule(), epochs=self.epochs, batch_size=size)
@@ -181,6 +182,7 @@ class TrainingSettings(Settings):
         from coalmine.simulation.mechanisms.central import with_bug
 
         mechanism = self.mechanism()
+        # The claim is computed from the same settings, so it stays that of the correct mechanism.
         if self.bug is not None:
             layers = {name: tuple(tensor.shape) for name, tensor in module.named_parameters() if tensor.requires_grad}
             mechanism = with_bug(mechanism, self.bug, layers)
@@ -204,6 +206,7 @@ def build_model(name: str, task: Task, settings: Mapping[str, float], *, seed: i
     """Build a model with numeric settings as read from a file; whole numbers become integers."""
     from coalmine.simulation import models
 
+    # Numbers of a TOML file or of the command line are read as floats, but sizes of layers must be integers.
     numbers: dict[str, Any] = {key: int(value) if value == int(value) else value for key, value in settings.items()}
     return models.build(name, task, seed=seed, **numbers)
 
@@ -225,6 +228,7 @@ def _sampling(text: str) -> Sampling:
     from coalmine.claims.sampling import AtMost, Last, Observed, parse_sampling
 
     sampling = parse_sampling(text)
+    # Clients have to be drawn here, and these only say how often somebody took part.
     if isinstance(sampling, AtMost | Observed) and not isinstance(sampling, Last):
         raise InputError(f"cohort must be poisson:Q, fixed:SIZE, epochs:N or every-round, got {text!r}")
     if sampling.rate == 0:

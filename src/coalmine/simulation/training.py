@@ -19,6 +19,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
 from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
+from coalmine.parallel import single_thread
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
@@ -39,7 +40,7 @@ from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
-from coalmine.simulation.workers import ClientWork, Workers, one_thread
+from coalmine.simulation.workers import ClientWork, Workers
 from coalmine.vectors import VectorKind
 from coalmine.vectors import flat as flat_vector
 
@@ -124,6 +125,8 @@ class Training(Rounds):
         if workers != 1 and self._model.device.type != "cpu":
             raise InputError(f"workers must be 1 on the device {self._model.device}, got {workers}: they share the CPU")
         sampling.check(len(data), rounds)
+        # Audits learn before the first round what they join. Noise that the count of clipped updates would use up
+        # altogether raises here, and not after hours.
         if rounds:
             expected = self.expected_clients(0)
             noise_multiplier = self.mechanism.update_noise(expected)
@@ -132,7 +135,8 @@ class Training(Rounds):
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
                 audit.describe(layers=layers, sampling=claimed, even_noise=True)
-        with one_thread():
+        # The kernel is tried on a few clients, whose last bits must not depend on the number of threads.
+        with single_thread():
             kernel = choose_kernel(self._model.module, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)
@@ -154,6 +158,7 @@ class Training(Rounds):
         """
         noise = self.mechanism.noise_multiplier
         sampling = self.sampling.accounted(len(self.data), self.rounds) if self.private else EveryRound()
+        # Replace-one adjacency: one update leaves the sum and another one joins it.
         if isinstance(sampling, FixedSize):
             noise /= 2
         return Claim(noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta)
@@ -191,6 +196,7 @@ class Training(Rounds):
         is part of what the other clients send: bounds on ε hold whatever that is.
         """
         state, population = self.state, len(self.data)
+        # Training everybody once pays if the frozen rounds draw at least as many clients together.
         needed = rounds * self.expected_clients(state.round)
         if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
@@ -207,12 +213,14 @@ class Training(Rounds):
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
+        # Canaries are asked for before the clients train: nothing an audit does can depend on this round's updates.
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         contributions = [contribution for contribution in planted if contribution is not None]
         update, divisor, norms, losses = self._noisy_mean(contributions)
         cohort = self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number)
         for audit in self.audits:
             audit.cohort(number, cohort.tolist(), len(self.data))
+        # For the person who runs the simulation only: exact counts and losses are not private.
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
@@ -257,12 +265,14 @@ class Training(Rounds):
             divisor += expected
         else:
             divisor += len(cohort)
+        # An empty cohort without noise: the update is zero, and any divisor will do.
         divisor = divisor or 1.0
         total /= divisor
         return total, divisor, clients.norms, clients.losses
 
     def _check_finite(self, cohort: Ints, clients: PartialSum) -> None:
         """Raise `InputError` that names the first client whose loss or update is not finite."""
+        # Clipping would turn an infinite update into NaN, which one client would then give to everybody.
         bad = np.flatnonzero(~(np.isfinite(clients.norms) & np.isfinite(clients.losses)))
         if len(bad):
             first = int(bad[0])
@@ -362,6 +372,7 @@ class CentralTraining(Rounds):
 
     def _round(self) -> tuple[TrainingState, Tensor, None]:
         number, state, device = self.state.round, self.state, self._model.device
+        # Buffers such as those of a spectral norm are no parameters: they start over, as they do for clients.
         self._model.load(state.model)
         self._model.reset_buffers()
         optimizer_state, losses = _copied(state.optimizer), []
@@ -458,6 +469,7 @@ def train_locally_private(
         raise InputError(f"local mechanisms run on the CPU, but the model is on {device_of(module)}: pass module.cpu()")
     model = FlatModel(module)
     for _ in track(range(rounds)):
+        # Reports are long compared with their mean, so they are summed in float64.
         total = np.zeros(model.dim, dtype=np.float64)
         for client in rng.choice(len(data), clients, replace=False):
             loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))

@@ -6,16 +6,12 @@ order of the chunks. The number of workers therefore changes the running time an
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +21,7 @@ from torch import Tensor
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_count
-from coalmine.parallel import single_thread
+from coalmine.parallel import end_with
 from coalmine.seeds import generator
 from coalmine.simulation.client import Participant
 from coalmine.simulation.data.federated import FederatedData
@@ -97,6 +93,7 @@ class Workers:
     def sum(self, model: Tensor, items: Sequence[WorkItem]) -> PartialSum:
         """The sum of the items' sums, and their clients' norms and losses, all in the order of the items."""
         norms, losses = [np.empty(0)], [np.empty(0)]
+        # Float addition is not associative: parts are added in the order of the items, whoever finished first.
         total = torch.zeros_like(model)
         for part in self.each(ClientWork.sum, model, items):
             total += part.total
@@ -111,6 +108,7 @@ class Workers:
                 yield task(self._work, model, item)
             return
         if self._pool is None:
+            # In shared memory, so that a round sends its model to all processes by one copy.
             self._model = torch.empty_like(model).share_memory_()
             # fork shares the data without copying it; on systems without fork the work is pickled
             method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
@@ -150,15 +148,7 @@ def _start_worker(work: ClientWork, model: Tensor, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    keep_freed_memory(True)
-    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this worker when its parent was killed, which closes no pipe: sibling processes hold its other end too."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
+    end_with(parent)  # its death closes no pipe, because sibling processes hold the other end too
 
 
 def _in_worker(task: Task, item: WorkItem) -> tuple[Array, Floats, Floats]:
@@ -166,42 +156,5 @@ def _in_worker(task: Task, item: WorkItem) -> tuple[Array, Floats, Floats]:
     assert _in_process is not None
     work, model = _in_process
     part = task(work, model, item)
+    # NumPy arrays are pickled. A tensor would be passed as a file descriptor, of which a process may have few.
     return part.total.numpy(), part.norms, part.losses
-
-
-# Names and numbers of malloc's options in malloc.h. By default glibc returns freed memory to the operating system, so
-# that every step fetches and clears the same pages again: small convolutional networks take 1.6 times as long. Blocks
-# above the mmap threshold are always returned at once; 32 MB is glibc's upper limit for it. Of the heap, glibc returns
-# what is free at its end beyond the trim threshold; 64 MB is what it arrives at by itself in a long-running process.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MMAP_THRESHOLD, _KEPT, _USUAL = 1 << 25, 1 << 29, 1 << 26
-
-
-def keep_freed_memory(keep: bool) -> None:
-    """Let this process keep up to 512 MB of freed memory for reuse, or return to what is usual; only with glibc."""
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT if keep else _USUAL)
-        if not keep:
-            library.malloc_trim(0)
-
-
-_in_one_thread = False  # whether this process is inside `one_thread`: its settings are those of the whole process
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with a single thread and keep freed memory; nested uses change nothing."""
-    global _in_one_thread  # noqa: PLW0603
-    if _in_one_thread:
-        yield
-        return
-    keep_freed_memory(True)
-    _in_one_thread = True
-    try:
-        with single_thread():
-            yield
-    finally:
-        _in_one_thread = False
-        keep_freed_memory(False)

@@ -54,7 +54,7 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     audit = Canife(canaries=designed(iterations=30), rounds=6, every=3, trials=40)
     run = training([audit], noise=0.2)
     run.run()
-    result = audit.result(claim=run.claim(1e-5))
+    result = audit.result(claim=Claim(noise_multiplier=0.2, delta=1e-5))
     assert [(p.round, p.rounds) for p in result.periods] == [(0, 3), (3, 3)]
     # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
     for period in result.periods:

@@ -14,7 +14,7 @@ from coalmine.results.verdict import ROUND, USER
 from coalmine.simulation.settings import TrainingSettings
 
 FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
-FAST += ["model_settings.hidden=16", "design.iterations=5"]
+FAST += ["model_settings.hidden=16", "design.iterations=5", "cohort=every-round"]
 
 
 def results_of(*texts):

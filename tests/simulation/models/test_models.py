@@ -292,7 +292,7 @@ def test_the_default_model_fits(task: Task, name: str) -> None:
         ("logistic", DIGITS, {"hidden": 3}, "logistic has no setting 'hidden'"),
         ("mlp", DIGITS, {"hidden": 0}, "hidden must .* got 0"),
         ("mlp", DIGITS, {"layers": 1.5}, "layers must .* got 1.5"),
-        ("mlp", DIGITS, {"layers": "2"}, "layers .*number, got '2'"),
+        ("mlp", DIGITS, {"layers": "2"}, "layers .*number of at least 1, got '2'"),
         ("mlp", WORDS, {}, "mlp fails on inputs"),
         ("leaf-cnn", DIGITS, {}, "leaf-cnn failed"),
         ("ldp-cnn", Task(input_shape=(1, 8, 8), classes=10), {}, "ldp-cnn failed"),

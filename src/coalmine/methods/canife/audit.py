@@ -113,14 +113,15 @@ class Canife(Audit):
             self.views = (View("update"), View("model"))
             # Two adversaries with the same coins would always insert their canaries together.
             self.plants_as = f"CANIFE canaries by the coins of seed {self.seed}"
-        self._designs = sorted(designs)
+        self._designs = sorted(designs)  # the rounds before which canaries are made
         self._facts: Floats = np.full((len(designs), canaries.count, len(FACTS)), np.nan)
         # One row per trial: a frozen round, or a round of the training itself.
         self._coins: Bools = generator(self.seed, "coins").random((count, canaries.count)) < 0.5
         self._scores: Floats = np.full((count, canaries.count), np.nan)
         self._sigmas: Floats = np.full((count, canaries.count), np.nan)
         self._skipped: Bools = np.zeros(count, dtype=bool)
-        self._model: Vector | None = None
+        self._model: Vector | None = None  # the last one released, which every client has
+        # What the canaries send, the round it was crafted for, and the trial that is to be observed next (−1: none).
         self._crafted: CraftedUpdates | None = None
         self._crafted_for, self._due = -1, -1
         self._before: tuple[int, Mapping[str, npt.NDArray[Any]]] = (-1, {})
@@ -138,6 +139,7 @@ class Canife(Audit):
             return None
         self._began = time.perf_counter()
         self._due = self._row(round, trial)
+        # The model stands still between frozen rounds, so what the canaries send is computed once for all of them.
         if self._crafted_for != round or trial == 0:
             self._craft(round, clip_norm)
         assert self._crafted is not None
@@ -184,6 +186,7 @@ class Canife(Audit):
         vector, shape = to_numpy(flat(release.vector)), self._crafted.directions.shape[1:]
         if vector.shape != shape:
             raise InputError(f"the update of {where} must have the shape {shape} of the canaries, got {vector.shape}")
+        # Scores are linear in the sum, which is the released mean times its divisor.
         scores = self._crafted.scores(vector) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
             raise InputError(f"the update of {where} must be finite, got NaN or infinity")
@@ -247,6 +250,7 @@ class Canife(Audit):
     def figures(self) -> dict[str, float]:
         """Return the lower bound that holds at this moment, then ε̂ᵣ of the last period that has scores, if any."""
         periods = self.periods
+        # Watched after every round, so it must hold at every moment (docs/anytime.md).
         figures = {f"canife/{self.name}/lower_bound": anytime_bound(periods, _LIVE_DELTA).lower(_LIVE_CONFIDENCE)}
         for period in reversed(periods):
             scores = period.pair
@@ -318,6 +322,7 @@ class Canife(Audit):
             raise InputError("every audited round was aborted, so there are no scores: repeat the training")
         result = canife_result(
             self.periods,
+            # Canaries that share a round share its noise, and rounds of a running training share what it learned.
             independent=self._frozen and self.canaries.count == 1,
             view=self.name,
             seed=self.seed,

@@ -15,9 +15,9 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.protocol import Contribution, Vector
 
+# What is recorded about each design. ``norm`` is the norm of the update before clipping, in clip norms; ``not_finite``
+# is the iteration in which the design met NaN or infinity, 0 if it never did.
 FACTS = ("health", "norm", "effective_sigma", "iterations", "not_finite")
-"""What is recorded about each design. ``norm`` is the norm of the update before clipping, in clip norms; ``not_finite``
-is the iteration in which the design met NaN or infinity, 0 if it never did."""
 
 # Relative to a canary's update: a smaller part outside the span of the others is rounding error.
 _SPAN_TOLERANCE = 1e-6
@@ -42,6 +42,7 @@ class CraftedUpdates:
 
     def total(self, present: npt.NDArray[np.bool_]) -> Vector:
         """Return the sum of the updates of the canaries that are present."""
+        # In float64: scores must not depend on the order of the canaries.
         return np.asarray(self.updates[present].sum(axis=0, dtype=np.float64).astype(np.float32))
 
     def scores(self, total: Vector) -> Floats:
@@ -120,6 +121,7 @@ class GivenUpdates:
     def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """Return the vectors at the clip norm, a rounding error shorter."""
         check_clip_norm(clip_norm)
+        # Slightly shorter, so that float32 rounding never exceeds the clip norm.
         updates = (self._units * clip_norm * (1 - 1e-6)).astype(np.float32)
         return orthogonalize_directions(updates, self._units, np.full(self.count, math.nan))
 

@@ -30,11 +30,11 @@ from coalmine.progress import track
 from coalmine.simulation import flat
 from coalmine.simulation.client import SGD, Adam, LocalTraining, OptimizerState
 
+# Which W is used: that of the likelihood ratio, the paper's Loss 2, or its Loss 1.
 LossName = Literal["likelihood-ratio", "covariance", "mean"]
-"""Which W is used: that of the likelihood ratio, the paper's Loss 2, or its Loss 1."""
 
+# How the learning rate changes along a design.
 Schedule = Literal["cosine", "constant"]
-"""How the learning rate changes along a design."""
 
 # λ = m σ²/n of the likelihood ratio's W at σ = 0.01 and n = 100. With so little noise, bᵀ W b is the share of ĝ in the
 # span of the pool's updates; with more, the loss ignores directions in which noise will hide the canary anyway.

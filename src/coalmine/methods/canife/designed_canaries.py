@@ -19,6 +19,7 @@ from coalmine.methods.canife.pool import MockClients, Pool, client_updates
 from coalmine.methods.canife.sample_gradients import SampleGradients
 from coalmine.methods.canife.samples import StartExamples, Target, clients_of, design_samples, valid_range
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
+from coalmine.parallel import single_thread
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.simulation import flat
@@ -26,7 +27,6 @@ from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.models import check_fits
-from coalmine.simulation.workers import one_thread
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.
 _LEARNED = 0.9
@@ -112,7 +112,7 @@ class DesignedCanaries:
         model = flat.moved(model, device)
         check_fits(model, pool.task, name=type(model).__name__)
         self._mock_clients = MockClients(model, pool, client, clients=clients, seed=self.seed)
-        self._loop = LeanLoop(model, pool.task, client)
+        self._loop = LeanLoop(model, pool.task, client)  # a handful of canaries: the plain path is fast enough
         self._initial = flat.parameter_vector(model)
         self._samples: Examples | None = None
         self._pool: Pool | None = None
@@ -126,6 +126,7 @@ class DesignedCanaries:
         self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
         self._pool = self._mock_clients.pool(self._clip_norm, weights)
         self._loop.model.load(weights)
+        # By the round alone, so that a design is the same after a restart.
         seed = int(generator(self.seed, "design", round).integers(2**31))
         outcome = design_samples(
             self._loop.model.module,
@@ -146,6 +147,7 @@ class DesignedCanaries:
                 f"the design for round {round} is not finite in iteration {outcome.not_finite}, and no canary precedes "
                 "it: lower the clients' learning rate or check the model"
             )
+        # Which implementation of per-sample gradients is right depends on the module, not on its weights: keep it.
         self._gradients, self._samples = outcome.gradients, outcome.clients.pooled()
         stopped = float(outcome.not_finite or 0)
         return np.array([[c.health, c.norm, np.nan, outcome.iterations, stopped] for c in outcome.canaries])
@@ -171,7 +173,7 @@ class DesignedCanaries:
     def _updates(self, weights: torch.Tensor, samples: Examples, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
         clients = clients_of(samples.inputs, samples.targets, self.data.task)
-        with one_thread():
+        with single_thread():
             rows = torch.cat(list(client_updates(self._loop, weights, clients, clip_norm, seed=self.seed)))
         return rows.cpu().numpy()
 
@@ -231,6 +233,7 @@ class DesignedCanaries:
     def __repr__(self) -> str:
         names = ("count", "score", "settings", "client", "noise_multiplier", "cohort", "start", "target", "valid")
         settings = {name: getattr(self, name) for name in (*names, "seed")}
+        # A checkpoint of other weights or other mock clients must not be resumed.
         digest = hashlib.blake2b(self._initial.cpu().numpy().tobytes(), digest_size=6)
         digest.update(np.ascontiguousarray(self.data.indices).tobytes())
         digest.update(np.ascontiguousarray(self.data.bounds).tobytes())

@@ -28,8 +28,9 @@ _COMPOSED = ("best-threshold", "gaussian-shift", "gdp", "ceiling")
 _CALIBRATED = "gaussian-shift"  # the one whose intervals cover as often as they say
 
 # How ε̂ᵣ becomes a noise multiplier (GetNoise of Algorithm 2), and the accountant that composes it (GetPrivacy; None is
-# the tightest for the sampling).
+# the tightest for the sampling). The paper's way is computed for the paper's estimator only.
 _INVERSIONS = {"exact": ("exact", None), "paper": ("rdp", "rdp")}
+_AS_IN_THE_PAPER = ("best-threshold", "ceiling")
 
 End = Literal["epsilon", "lower", "upper"]
 
@@ -247,7 +248,7 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
         series = _epsilon_series(periods, method)
         if series is None:
             continue
-        for inversion in _INVERSIONS:
+        for inversion in _INVERSIONS if method in _AS_IN_THE_PAPER else ("exact",):
             ends: dict[str, float] = {}
             try:
                 epsilon = _composed_epsilon(series, sampling, delta, inversion)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.sample_gradients import used_columns
+from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, input_tensor
@@ -20,7 +21,6 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.workers import one_thread
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
 _FLOAT64_COLUMNS = 1 << 16
@@ -57,7 +57,7 @@ class Pool:
             InputError: If there are no updates, all are zero, or one exceeds the clip norm.
         """
         check_positive("clip_norm", clip_norm)
-        parts: list[Tensor] = []
+        parts: list[Tensor] = []  # copies, since the rows belong to the kernel
         dim = 0
         for update in updates:
             norms, dim = flat.norms(update), update.shape[1]
@@ -66,7 +66,7 @@ class Pool:
                     f"an update of the design pool has norm {float(norms.max()):.6g}, which exceeds the clip norm "
                     f"{clip_norm:.6g}: clip it first"
                 )
-            part = update.detach().cpu().float()
+            part = update.detach().cpu().float()  # canaries may be designed elsewhere than clients train
             parts.append(part.clone() if columns is None else part[:, columns])
         if not parts:
             raise InputError("the design pool is empty: give it at least one mock client")
@@ -108,7 +108,7 @@ class Pool:
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues (m,), at least 0, and eigenvectors (m, m) of `gram` in squared clip norms."""
         values, vectors = torch.linalg.eigh(self.gram / self.clip_norm**2)
-        return values.clamp(min=0), vectors
+        return values.clamp(min=0), vectors  # rounding makes the smallest slightly negative
 
 
 class MockClients:
@@ -151,14 +151,15 @@ class MockClients:
         """
         weights = self._weights if weights is None else weights
         rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
-        with one_thread():
+        with single_thread():
             return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
 
 
 def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:
     """Return the clipped updates (clients, d) of the clients of ``data``, as a training would compute them."""
+    # By the plain reference path: tests and reproductions compare with it.
     kernel, weights = LeanLoop(model, data.task, client), flat.parameter_vector(model)
-    with one_thread():
+    with single_thread():
         return torch.cat(list(client_updates(kernel, weights, data, clip_norm, seed=seed)))
 
 
@@ -189,6 +190,7 @@ def client_updates(
 
 def check_disjoint(pool: FederatedData, clients: FederatedData) -> None:
     """Raise an error if a pool shares examples with ``clients``, that is, rows of the same array in memory."""
+    # Subsets of one data set share its arrays, so equal addresses are the same examples.
     if not np.shares_memory(pool.inputs, clients.inputs):
         return
     shared = len(np.intersect1d(_addresses(pool), _addresses(clients)))

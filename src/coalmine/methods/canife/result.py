@@ -85,6 +85,7 @@ class CanifeResult(Result):
         exact = [c for c in self.composed if c.inversion == "exact"]
         if not exact:
             return None
+        # The same estimator for one round and for all, so that the two results tell one story.
         guess = "gaussian-shift" if self.best_guess is None else self.best_guess.method
         chosen = next((c for c in exact if c.method == guess), exact[0])
         return Result(
@@ -142,6 +143,7 @@ def canife_result(
         )
     members, nonmembers = whole.scores.members, whole.scores.observed
     estimates = with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips")
+    # After the bounds for a fixed number of trials, which are larger, and before the estimates.
     estimates.insert(sum(e.valid for e in estimates), anytime_bound(periods, delta).estimate(confidence))
     metrics: dict[str, float | None] = {
         "inserted": float(members.size),
@@ -151,7 +153,7 @@ def canife_result(
         "std_without": whole.moments(present=False)[2],
     }
     claim = test = None
-    if noise_multiplier:
+    if noise_multiplier:  # without noise there is no claim that scores could refute
         # A client known to take part in one round (q = 1, one step): the Gaussian mechanism.
         claim = Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta)
         metrics["round_epsilon_rdp"] = claims.round_epsilon(
@@ -193,6 +195,7 @@ def canife_result(
             "canaries": [dict(canary) for canary in canaries],
             "training_claim": None if training_claim is None else training_claim.to_dict(),
         },
+        # What `coalmine check` computes all of the above again from, with the stored scores.
         recipe={
             "periods": [[period.round, period.rounds, len(period.scores)] for period in periods],
             "independent": independent,
@@ -215,7 +218,7 @@ def _test_of_one_period(claim: Claim, rounds: Sequence[RoundEstimate], confidenc
     """
     scored = [period.scores for period in rounds if period.scores is not None]
     p_value, scores = strongest_period(scored, claim)
-    strict = 1 - (1 - confidence) / len(scored)
+    strict = 1 - (1 - confidence) / len(scored)  # Bonferroni over the periods
     test = check_claim(scores.members, scores.observed, claim, confidence=strict, design="coin-flips")
     return replace(test, p_value=p_value, confidence=confidence)
 

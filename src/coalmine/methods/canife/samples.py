@@ -31,16 +31,16 @@ from coalmine.methods.canife.design import (
 )
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, sample_gradients
+from coalmine.parallel import single_thread
 from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
-from coalmine.simulation.workers import one_thread
 
+# A canary's class: one for all, or drawn at random.
 Target = int | Literal["random"]
-"""A canary's class: one for all, or drawn at random."""
 
+# What a design starts from: examples (those of all clients together), or None for random numbers or tokens.
 StartExamples = Examples | FederatedData | None
-"""What a design starts from: examples (those of all clients together), or None for random numbers or tokens."""
 
 # Learning rates of Adam as a share of the valid range: the best ones we measured, for long and for short designs.
 _RATE, _SHORT_RATE, _SHORT = 0.1, 0.3, 100
@@ -57,11 +57,11 @@ _START_LOGIT = 2.0
 # Texts drawn from each distribution.
 _DRAWS = 32
 
+# The lowest and the highest valid number, or None if all are valid.
 Range = tuple[float, float] | None
-"""The lowest and the highest valid number, or None if all are valid."""
 
+# Returns the losses and norms (k,) of inputs and targets.
 Losses = Callable[[Tensor, Tensor], tuple[Floats, Floats]]
-"""Returns the losses and norms (k,) of inputs and targets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def design_samples(
         if target not in range(task.classes):
             raise InputError(f"target must be a class in 0..{task.classes - 1} or random, got {target!r}")
         targets = torch.full_like(targets, target)
-    with one_thread():
+    with single_thread():
         if gradients is None:
             gradients = sample_gradients(model, *kind.samples(kind.start, targets))
         else:

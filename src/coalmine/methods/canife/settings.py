@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Fewer mock clients say little about the other clients.
 _LEAST_POOL = 16
+# More would take hours to design, and interfere with one another.
 _MOST_CANARIES = 1000
 
 
@@ -93,6 +94,7 @@ class CanifeSettings(Settings):
             )
         if splits.pool is None:
             raise InputError("no users are set aside as mock clients: raise pool_fraction")
+        # Before the first round, the expected cohort is all that is known about who will take part.
         frozen, expected = self.mode == "frozen", training.sampling().expected(len(splits.train), training.rounds, 0)
         # The defaults, or less where the training is too short for them.
         every = self.every or min(10 if frozen else 40, training.rounds)
@@ -119,7 +121,7 @@ class CanifeSettings(Settings):
                 start=self.design.start or ("random" if frozen else "last"),
                 target=self.design.target,
                 valid="data" if self.design.pixels == "valid" else None,
-                seed=training.seed + index,
+                seed=training.seed + index,  # adversaries with the same coins would insert their canaries together
             )
             several = f"{self.mode}, pool {size}, {iterations} iterations"
             audits.append(

@@ -176,6 +176,7 @@ class FederatedData:
             (['ann', 'bob'], [[0.0], [2.0]])
         """
         inputs, targets = np.asarray(inputs), np.asarray(targets)
+        # Names are strings everywhere: 7 and "7" must not be two users in two parts of a data set.
         column = [str(user) for user in np.asarray(users).tolist()]
         if len(column) != len(inputs):
             raise InputError(f"every example needs a user, got {len(inputs)} examples and {len(column)} users")
@@ -213,6 +214,7 @@ class FederatedData:
     @cached_property
     def fingerprint(self) -> str:
         """A short digest of who holds which rows, and of up to 1,000 examples."""
+        # Hashing all of a large data set would take longer than a round.
         sample = np.unique(np.linspace(0, len(self.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
         rows = np.empty(0, dtype=np.int64) if self.rows is None else self.rows
         return digest_of(self.bounds, rows, self.inputs[sample], self.targets[sample])
@@ -221,6 +223,7 @@ class FederatedData:
         """Return the examples of client ``index``: a view if the data has no ``rows``, else a copy."""
         if not 0 <= index < len(self):
             raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {index}")
+        # A slice is a view; an array of rows makes a copy.
         start, stop = self.bounds[index].tolist()
         where = slice(start, stop) if self.rows is None else self.rows[start:stop]
         return Examples(self.inputs[where], self.targets[where])
@@ -284,6 +287,7 @@ def group_by_user(users: Sequence[str]) -> tuple[list[str], Ints, Ints]:
     """
     numbers: dict[str, int] = {}
     column = np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
+    # Stable, so that a user's examples keep their order in time.
     order = np.argsort(column, kind="stable")
     return list(numbers), column[order], order
 

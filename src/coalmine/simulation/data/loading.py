@@ -145,6 +145,7 @@ def load(
             return repartition(splits, partition or "natural", seed=seed)
         columns, test_names = _joined(*_read(source, keys or {}))
         if isinstance(columns.inputs, list):
+            # LEAF's task on Shakespeare is the next character; all other texts are read by words.
             if source == "shakespeare":
                 level = level or "characters"
             splits = _text_splits(columns, test_names, split, level, positions, vocabulary_size)
@@ -180,6 +181,7 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
         from sklearn.datasets import load_digits  # slow to import
 
         bunch = load_digits()
+        # Pixels are 0 to 16. As uint8 they would be divided by 255.
         images = (bunch.images / 16).astype(np.float32)[:, None]
         return Columns(inputs=images, labels=bunch.target.astype(np.uint8), users=None), None
     path = Path(source)
@@ -198,6 +200,7 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
         return _read_npz(path, keys)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         return _read_jsonl(path, keys)
+    # A directory of ``datasets`` holds JSON files as well, so it is looked for before LEAF's.
     if path.suffix in _TABLES or _is_saved_table(path):
         return _read_table(path, keys)
     if path.is_dir() or path.suffix == ".json":
@@ -245,6 +248,7 @@ def _number_splits(columns: Columns, test_names: set[str], split: SplitOptions) 
         inputs = np.ascontiguousarray(np.moveaxis(inputs, 3, 1))
     if inputs.dtype != np.uint8 and columns.tokens is None:
         inputs = inputs.astype(np.float32, copy=False)
+    # A task has at least two classes, even if all examples of a file are of one.
     classes = columns.classes or max(2, int(labels.max()) + 1)
     task = Task(input_shape=inputs.shape[1:], classes=classes, tokens=columns.tokens)
     # Without users every example is its own user, until a partition joins them.

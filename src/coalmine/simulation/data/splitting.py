@@ -82,12 +82,14 @@ class SplitOptions:
         else:
             is_test = np.isin(users, test_users)
             test, others = np.flatnonzero(is_test), rng.permutation(np.flatnonzero(~is_test))
+        # The pool comes out of the training users: test users stay the same with and without one.
         pool_count = max(1, round(self.pool_fraction * len(users))) if self.pool_fraction else 0
         if not test.size or pool_count >= len(others):
             raise InputError(
                 f"{len(users)} users (with {self.min_examples} examples or more) are too few for train, test"
                 f"{' and pool' if pool_count else ''}"
             )
+        # Sorted, so that consecutive users stay views of consecutive examples.
         return users[np.sort(others[pool_count:])], users[np.sort(test)], users[np.sort(others[:pool_count])]
 
 
@@ -182,6 +184,7 @@ def repartition(splits: Splits, partition: str, *, seed: int = 0) -> Splits:
             return balanced(data, number)
         return iid(data, clients, seed) if kind == "iid" else dirichlet(data, alpha, clients, seed)
 
+    # A seed of its own for each split, so that their permutations are not copies of each other.
     train = regroup(splits.train, number, seed)
     mean = train.sizes.mean()
     test = regroup(splits.test, max(1, round(splits.test.sizes.sum() / mean)), seed + 1)
@@ -210,6 +213,7 @@ def dirichlet(data: FederatedData, alpha: float, clients: int, seed: int = 0) ->
     rng = np.random.default_rng(seed)
     rows = rng.permutation(data.indices)
     labels = data.targets[rows]
+    # Grouped by label, and in random order within: taking the next examples of a label draws without replacement.
     rows = rows[np.argsort(labels, kind="stable")]
     left = np.unique(labels, return_counts=True)[1]
     distributions = rng.dirichlet(alpha * left / left.sum(), size=clients)
@@ -233,6 +237,7 @@ def balanced(data: FederatedData, size: int) -> FederatedData:
         raise InputError(f"balanced:{size} leaves no client: the largest has {data.sizes.max()} examples")
     owner = np.repeat(np.arange(len(data)), pieces)
     piece = numbered_within(pieces)
+    # Consecutive pieces of each user: another view of the same arrays.
     start = data.bounds[owner, 0] + piece * size
     names = [f"{data.names[o]}#{p}" for o, p in zip(owner.tolist(), piece.tolist(), strict=True)]
     return replace(data, bounds=np.stack([start, start + size], axis=1), names=names)

@@ -82,6 +82,7 @@ class Vocabulary:
         numbers = np.asarray(counts)
         if size is not None:
             check_count("the vocabulary's size", size, least=len(MARKS) + 1)
+        # Ties by alphabet: the order in which texts are read must not decide who gets into the vocabulary.
         order = sorted(np.flatnonzero(numbers > 0).tolist(), key=lambda i: (-numbers[i], words[i]))
         kept = [words[i] for i in order if words[i] not in MARKS]
         room = None if size is None else size - len(MARKS)
@@ -196,6 +197,7 @@ def tokenize_words(users: Sequence[str], owners: Ints, texts: Sequence[str], *, 
 def tokenize_characters(users: Sequence[str], owners: Ints, texts: Sequence[str]) -> Tokenized:
     """Return the characters of every user, whose texts are joined by line breaks."""
     bounds = np.searchsorted(owners, np.arange(len(users) + 1)).tolist()
+    # Joined, so that windows run across the texts of a user, as in LEAF.
     joined = ["\n".join(texts[start:stop]) for start, stop in pairwise(bounds)]
     codes = np.frombuffer("".join(joined).encode("utf-32-le", errors="replace"), dtype="<u4").astype(np.int64)
     # Renumber the code points that occur, in ascending order. A table is faster than np.unique on millions of codes.
@@ -236,6 +238,7 @@ def language_splits(
     if empty:
         message = f"{empty:,} of {len(sizes):,} users have no text to learn from and are dropped"
         warnings.warn(message, DataWarning, stacklevel=2)
+    # Only training users count: a word that only test or pool users write is unknown to the model.
     vocabulary, ids = tokenized.encoded(split.split(sizes)[0], level=level, size=vocabulary_size)
     fill = _word_pieces if level == "words" else _character_windows
     tokens = fill(ids, tokenized.lengths, pieces, positions)
@@ -287,6 +290,7 @@ def _word_pieces(ids: Array, lengths: Ints, pieces: Ints, positions: int) -> Arr
     tokens[:, 0] = BEGIN
     # Pieces are in the order of the words, and assignment through a mask fills row by row.
     tokens[:, 1:][_mask(left, positions)] = ids
+    # A piece that is full to the last position has no room for an end token, nor does it need one.
     ends = np.flatnonzero(left < positions)
     tokens[ends, left[ends] + 1] = END
     return tokens

@@ -28,8 +28,8 @@ from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded
 from coalmine.simulation.models.text import SoftEmbedding, TiedLinear
 
+# What a layer saw: the inputs and the deltas of each of its uses in a forward pass.
 Uses = Sequence[tuple[Tensor, Tensor]]
-"""What a layer saw: the inputs and the deltas of each of its uses in a forward pass."""
 
 # Clients and examples per pass: enough for large matrix products. More inputs than that (pixels, tokens) would push
 # the layers' outputs out of the cache.
@@ -73,8 +73,8 @@ def layers_of(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if parameters_of(layer)]
 
 
+# The part of a convolution's weight that is used.
 Taps = tuple[slice, slice, slice, slice]
-"""The part of a convolution's weight that is used."""
 
 
 def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Taps]:

@@ -151,12 +151,8 @@ class Mechanism:
     noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
-        check_kind(
-            "clipping",
-            self.clipping,
-            (NoClipping, FixedClipping, AdaptiveClipping),
-            "a rule such as FixedClipping(1.0)",
-        )
+        kinds = (NoClipping, FixedClipping, AdaptiveClipping)
+        check_kind("clipping", self.clipping, kinds, "a rule such as FixedClipping(1.0)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
         if self.private and isinstance(self.clipping, NoClipping):
@@ -175,6 +171,7 @@ class Mechanism:
             return 0.0
         if self.clipping.count_noise is not None:
             return self.clipping.count_noise
+        # A twentieth of the cohort is what Andrew et al. recommend; twice z keeps the noise on updates below 1.04 z.
         return max(2 * self.noise_multiplier, expected_clients / 20)
 
     def update_noise(self, expected_clients: float) -> float:
@@ -209,6 +206,7 @@ class Mechanism:
             Independent N(0, (z · clip_norm)²), shape (dim,), with z from `update_noise`.
         """
         scale, noise = np.float32(self.update_noise(expected_clients) * clip_norm), np.empty(dim, dtype=np.float32)
+        # Every piece has its own stream, so no noise depends on how much was drawn before it.
         for start in range(0, dim, _NOISE_PIECE):
             stream = generator(seed, "noise", round, trial, start // _NOISE_PIECE)
             stream.standard_normal(dtype=np.float32, out=noise[start : start + _NOISE_PIECE])

@@ -150,6 +150,7 @@ class LocalMechanism(ABC):
 
     def sent(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """What ``reports`` returns, in ``out``, after a check that a server could use it."""
+        # A user's subclass may return an array of its own instead of filling ``out``, or one that no server could use.
         reports = self.reports(gradient, normals, uniforms, out=out)
         if np.shape(reports) != out.shape or not np.isfinite(reports).all():
             raise InputError(
@@ -182,6 +183,8 @@ class LocalMechanism(ABC):
         Uses ``projections`` if they belong to the same class as ``reports``; else whole reports are projected.
         """
         vector = np.asarray(gradient, dtype=np.float64)
+        # Both must come from one class. A subclass that changes its reports alone would otherwise be judged by the
+        # projections of the correct mechanism that it inherits from.
         homes = [next(base for base in type(self).__mro__ if name in vars(base)) for name in ("projections", "reports")]
         if homes[0] is homes[1]:
             return self.projections(basis.T @ vector, len(basis), rng, count)
@@ -238,6 +241,7 @@ class SphereMechanism(LocalMechanism):
         unit, length = self._direction(gradient)
         least, share, chance = self.cap(dim)
 
+        # The density is constant inside of the cap and constant outside: the chance of each over its area.
         def density(cosine: Floats) -> Floats:
             if clients == 1:
                 inside = (cosine >= least).astype(float)
@@ -248,6 +252,7 @@ class SphereMechanism(LocalMechanism):
             return inside * chance / share + (1 - inside) * (1 - chance) / (1 - share)
 
         along = total @ unit
+        # A gradient shorter than L was flipped with probability (1 − length) / 2: a mixture of both directions.
         return np.log((1 + length) / 2 * density(along) + (1 - length) / 2 * density(-along))
 
     def _direction(self, gradient: npt.ArrayLike) -> tuple[Floats, float]:
@@ -314,6 +319,7 @@ class LDPSGD(SphereMechanism):
         """See `LocalMechanism.projections`: r normal coordinates over the length of the whole normal vector."""
         unit, length = self._direction(gradient)
         coordinates = rng.standard_normal((count, unit.size))
+        # A uniform direction is a normal vector over its length, to which the coordinates outside contribute a χ².
         coordinates /= normal_lengths(coordinates, dim - unit.size, rng)[:, None]
         signs = self._signs(coordinates @ unit, length, rng.random((2, count)))
         return coordinates * signs[:, None]
@@ -326,6 +332,7 @@ class LDPSGD(SphereMechanism):
 
     def printed_factor(self, dim: int) -> float:
         """The factor of Algorithm 2, line 4, as printed: 1/d of the unbiased one."""
+        # Γ overflows from d = 342 on, its logarithm does not. 1 / tanh(ε/2) = (e^ε + 1) / (e^ε − 1).
         ratio = special.gammaln((dim - 1) / 2 + 1) - special.gammaln(dim / 2 + 1)
         return float(self.norm * math.sqrt(math.pi) / 2 * math.exp(ratio) / math.tanh(self.epsilon / 2))
 
@@ -365,6 +372,7 @@ class LocalGaussian(LocalMechanism):
     @cached_property
     def noise(self) -> float:
         """The noise standard deviation σ."""
+        # Two gradients of the clip norm are up to 2L apart, and a report has to hide which of them it came from.
         return 2 * self.norm * sigma_gaussian(self.epsilon, self.delta)
 
     def claim(self) -> Claim:
@@ -456,6 +464,7 @@ class OwnMechanism(LocalMechanism):
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
         vector = np.asarray(gradient, dtype=np.float32)
+        # Seeding by numbers that the audit drew keeps reports reproducible, also between audits that share them.
         for row, row_uniforms in zip(out, uniforms.T, strict=True):
             rng = np.random.default_rng([int(2**53 * number) for number in row_uniforms])
             with errors_of(f"the mechanism {self.name} failed"):

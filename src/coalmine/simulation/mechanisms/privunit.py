@@ -69,6 +69,7 @@ class PrivUnit2(SphereMechanism):
         """See `LocalMechanism.projections`: the cosine, and r − 1 coordinates of a direction in d − 1 dimensions."""
         unit, length = self._direction(gradient)
         cosines = self._cosines(length, dim, rng.random((3, count)))
+        # A uniform direction orthogonal to the gradient, of which only the part inside of the subspace is needed.
         across = rng.standard_normal((count, unit.size))
         across -= np.outer(across @ unit, unit)
         lengths = normal_lengths(across, dim - unit.size, rng)
@@ -118,6 +119,7 @@ def best_cap(epsilon: float, dim: int) -> tuple[float, float, float]:
         raise InputError(f"PrivUnit needs at least 2 dimensions, got {dim}")
     share = np.exp(-np.linspace(math.log(2), math.log(2) + epsilon + 5, 4001))
     least = cosine_quantile(share, dim)
+    # Recomputed from the rounded cosine: the cap that is used has exactly this share, so ε holds exactly.
     share = cosine_tail(least, dim)
     # The largest probability p that ε allows: logit p = ε + logit share.
     chance = special.expit(epsilon + special.logit(share))

@@ -64,6 +64,7 @@ class TokenLSTM(nn.Module):
 
     def forward_embedded(self, embedded: Tensor) -> Tensor:
         """Return the logits for embedded tokens (n, positions, embedding)."""
+        # LEAF reads the label, or the next character, from the last position.
         states, _ = self.lstm(embedded)
         logits: Tensor = self.head(states if self.per_position else states[:, -1])
         return logits

@@ -61,6 +61,7 @@ class WordLSTM(nn.Module):
         counted = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored
         lengths = (counted * torch.arange(1, targets.shape[1] + 1, device=targets.device)).amax(1).clamp(min=1)
         sentences = torch.arange(len(targets), device=targets.device)[:, None].expand_as(targets)
+        # torch packs one tensor, so tokens, targets and sentence numbers are packed together.
         words = torch.stack([tokens, targets, sentences], 2)
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
         words, targets, sentences = packed.data.unbind(1)
@@ -80,6 +81,7 @@ class WordLSTM(nn.Module):
         for gate in gates:
             hidden, cell = hidden[: len(gate)], cell[: len(gate)]
             f, o, g = (gate + self.recurrent_gates(hidden)).chunk(3, 1)
+            # Coupled gates: c ← f c + (1 − f) g, which is an interpolation.
             cell = torch.lerp(g.tanh(), cell, f.sigmoid())
             hidden = self.projection(o.sigmoid() * cell.tanh())
             states.append(hidden)
@@ -103,6 +105,7 @@ class WordLSTMSteps:
         self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
+            # Which words are common, the model says itself: those it expects after a sample of single words.
             contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS), device=self._by_word.device)
             frequencies = self.log_probabilities(self.start(contexts[:, None])).exp().mean(0)
             self._common = model.embedding.weight[frequencies.topk(min(_COMMON, self.words)).indices]
