@@ -21,6 +21,7 @@ def test_results_are_the_same_with_any_number_of_workers():
     assert dict(finished(math.sqrt, parts)) == dict(finished(math.sqrt, parts, workers=2))
 
 
+@pytest.mark.slow
 def test_every_worker_has_one_thread(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for workers in (1, 2):

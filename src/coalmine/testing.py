@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coalmine.arrays import Bools, Floats
-from coalmine.errors import InputError, check_count, check_delta, check_number
+from coalmine.errors import InputError, check_count, check_number, check_positive
 from coalmine.layers import LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import summary
@@ -403,17 +403,13 @@ def _claim(
     """Return the claim of one call, and its ε at δ, if all numbers are in range and do not contradict each other."""
     from coalmine.claims import Claim
 
-    check_delta(delta)
     if not 0 < check_number("false_alarm_rate", false_alarm_rate) <= 0.5:
         raise InputError(f"false_alarm_rate must be in (0, 0.5], got {false_alarm_rate}")
     if epsilon is not None and not 0 <= check_number("epsilon", epsilon) < math.inf:
         raise InputError(f"epsilon must be a number of at least 0, got {epsilon}")
     if noise_multiplier is None:
-        if epsilon is None:
-            raise InputError("a claim is needed: epsilon and delta, or noise_multiplier")
-        return Claim(epsilon=epsilon, delta=delta), float(epsilon)
-    if not check_number("noise_multiplier", noise_multiplier) > 0:
-        raise InputError(f"noise_multiplier must be positive, got {noise_multiplier}")
+        return Claim(epsilon=epsilon, delta=delta), float(epsilon or 0.0)
+    check_positive("noise_multiplier", noise_multiplier)
     gaussian = float(epsilon_gdp(1 / noise_multiplier, delta))
     if epsilon is not None and epsilon < gaussian * (1 - 1e-3):
         raise InputError(

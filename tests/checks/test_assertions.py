@@ -72,9 +72,9 @@ def test_a_tensor_without_noise_is_named():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"epsilon": None}, "a claim is needed"),
+        ({"epsilon": None}, "a claim needs"),
         ({"noise_multiplier": 1.0}, "state one of them"),
-        ({"noise_multiplier": 0.0}, "must be positive, got 0"),
+        ({"noise_multiplier": 0.0}, "must be a positive number, got 0"),
         ({"calls": 3}, "calls .* at least 16"),
         ({"layers": {"a": 3}, "dim": 4}, "layers have 3 parameters, but the audit is for 4"),
     ],

@@ -52,6 +52,7 @@ def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
     assert len(kills.read_results(out)) == 7
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_while_the_first_goes_on(tmp_path, run):
     file, out = tmp_path / "audit.toml", tmp_path / "run"
     file.write_text(kills.SETTINGS)

@@ -24,27 +24,27 @@ TEXT = """
 data = "generated-text"
 vocabulary_size = 300
 positions = 8
-clients = 20
+clients = 12
 rounds = 2
 cohort = "poisson:1.0"
 clip_norm = 0.5
 noise_multiplier = 1.0
-model_settings = {embedding = 48, units = 96}
+model_settings = {embedding = 32, units = 64}
 [one-shot]
-canaries = 200
-view = ["final-change", "updates"]
+canaries = 60
+view = ["final-change"]
 """
 
 SMALL = """
 [training]
 partition = "iid:10"
 rounds = 6
-noise_multiplier = 1.0
+noise_multiplier = 0
 model_settings = {hidden = 4}
 client = {epochs = 1, batch_size = "all"}
 [one-shot]
 canaries = 10
-view = ["final-change", "updates"]
+view = ["final-change"]
 """
 
 

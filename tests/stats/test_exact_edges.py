@@ -25,7 +25,7 @@ from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_
 from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.sequential import EProcess, _ranks, as_estimates
-from coalmine.stats.simultaneous_bound import _curve_families, any_rejects, gdp, joint_p_value, significance_levels
+from coalmine.stats.simultaneous_bound import any_rejects, claim_families, gdp, joint_p_value, significance_levels
 from coalmine.stats.tradeoff import PrivacyProfile
 
 NOTHING = ApproximateDP(0.0, 0.0)
@@ -172,7 +172,7 @@ def test_the_gdp_bound_is_where_the_tests_stop_to_reject():
     scores = Scores(np.arange(30.0) + 24.5, np.arange(30.0))
     bound = gdp(scores, delta=1e-3, confidence=0.9).lower
     mu = largest(lambda mu: float(epsilon_gdp(mu, 1e-3)) - bound)
-    families = _curve_families(scores, "fixed")
+    families = claim_families(scores, "fixed", GaussianDP(0.0))
     assert bound > 0.5
     assert any_rejects(families, 0.1, GaussianDP(mu * 0.999))
     assert not any_rejects(families, 0.1, GaussianDP(mu * 1.001))

@@ -9,6 +9,9 @@ explains it.
 `check_noise` calls a mechanism many times (`transcript`), and attacks its noise: is there enough of it, everywhere,
 fresh, independent, and of a shape that protects (`noise_attacks`)? docs/mechanism.md has the proofs.
 
+`TrainingChecks` watches the updates of a training while it runs (``training``): the noise of each update
+(`update_record`, `update_noise`) and who took part (`cohorts`). docs/checks.md has the proofs.
+
 `coalmine.check_mechanism`, the assertions of `coalmine.testing`, and the replays of the integrations call both.
 """
 

@@ -6,6 +6,7 @@ for the attacks on it, which choose the sum. Here the sum is divided among so ma
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,8 +108,8 @@ class ClientSums:
 
     def _sending(self, total: Vector | Floats) -> list[Any]:
         """Return clients that share a sum equally; new ones, since an aggregation may add up in place."""
-        share = np.asarray(total, dtype=np.float64) * (self._clip / self._carriers)
-        return [self._template.build(share) for _ in range(self._carriers)]
+        client = self._template.build(np.asarray(total, dtype=np.float64) * (self._clip / self._carriers))
+        return [copy.deepcopy(client) for _ in range(self._carriers)]
 
     def _movements(self, order: int) -> tuple[float, float, float]:
         """Return how far the output moves by one client of the clip norm, by one of one coordinate, and by its shares.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,25 +21,69 @@ _NEW = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """How far one client moved the release.
+    """A client that was tried, and how far it moved the release.
 
     Args:
-        check: Name of the check.
-        client: What was tried, in words.
-        clip_norms: Movement in units of what a client at the clip norm may move it.
-        deviations: Movement in standard deviations of the noise.
-        excess: Movement over what the noise covers, as measured; the claim needs at most 1.
-        outcome: ``"moved"``, ``"not finite"``, or what was raised.
-        hostile: Whether no honest client sends this.
+        probe: The client.
+        movement: What it did to the release.
+        unit: How far a client at the clip norm moves the release.
+        who: What a client is called.
+        rounds: Number of rounds that were seen.
+        tolerance: Relative movement above the allowed one that is due to rounding.
     """
 
-    check: str
-    client: str
-    clip_norms: float
-    deviations: float
-    excess: float
-    outcome: str = "moved"
-    hostile: bool = False
+    probe: Probe
+    movement: Movement
+    unit: float
+    who: str
+    rounds: int = 1
+    tolerance: float = 0.0
+
+    @property
+    def check(self) -> str:
+        """Name of the check."""
+        return self.probe.check
+
+    @property
+    def client(self) -> str:
+        """What was tried, in words."""
+        return f"one {self.who} {self.probe.sends} {self.probe.does}"
+
+    @property
+    def hostile(self) -> bool:
+        """Whether no honest client sends this."""
+        return self.probe.hostile
+
+    @property
+    def clip_norms(self) -> float:
+        """Movement in units of what a client at the clip norm may move it."""
+        return self.movement.length / self.unit
+
+    @property
+    def deviations(self) -> float:
+        """Movement in standard deviations of the noise."""
+        return self.movement.deviations
+
+    @property
+    def excess(self) -> float:
+        """Movement over what the noise covers, as measured; the claim needs at most 1."""
+        return self.movement.excess
+
+    @property
+    def outcome(self) -> str:
+        """``"moved"``, ``"not finite"``, or what was raised."""
+        return self.movement.refusal or ("not finite" if self.movement.not_finite else "moved")
+
+    @property
+    def is_too_far(self) -> bool:
+        """Whether it moved the release too far, beyond rounding and the error of the measured noise."""
+        return self.movement.lower > 1 + self.tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the properties, ready for JSON; numbers that are not finite become None."""
+        names = ("check", "client", "clip_norms", "deviations", "excess", "outcome", "hostile")
+        row = {name: getattr(self, name) for name in names}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,38 +152,13 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; numbers that are not finite become None."""
-        content = {name: value for name, value in vars(self).items() if name not in ("findings", "moved")}
-        rows = [asdict(row) for row in self.moved]
-        for row in rows:
-            row.update({k: None for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
-        return {"ok": self.ok, **content, "findings": [f.to_dict() for f in self.findings], "moved": rows}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """A client that was tried, and what it did.
-
-    Args:
-        probe: The client.
-        movement: What it did to the release.
-        rounds: Number of rounds that were seen.
-        tolerance: Relative movement above the allowed one that is due to rounding.
-    """
-
-    probe: Probe
-    movement: Movement
-    rounds: int
-    tolerance: float
-
-    @property
-    def is_too_far(self) -> bool:
-        """Whether it moved the release too far, beyond rounding and the error of the measured noise."""
-        return self.movement.lower > 1 + self.tolerance
+        lists = {"findings": [f.to_dict() for f in self.findings], "moved": [row.to_dict() for row in self.moved]}
+        return {"ok": self.ok, **vars(self), **lists}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """Turns observations into findings.
+    """Turns movements into findings.
 
     Args:
         noise_multiplier: The claimed noise multiplier.
@@ -157,42 +176,33 @@ class Judge:
     hostile: bool
     who: str
 
-    def row(self, observation: Observation) -> Moved:
-        """Return an observation as a row of the result."""
-        movement, probe = observation.movement, observation.probe
-        return Moved(
-            check=probe.check, client=self._clause(probe), clip_norms=movement.length / self.unit,
-            deviations=movement.deviations, excess=movement.excess, hostile=probe.hostile,
-            outcome=movement.refusal or ("not finite" if movement.not_finite else "moved"),
-        )  # fmt: skip
-
-    def findings(self, observations: Sequence[Observation]) -> list[Finding]:
+    def findings(self, rows: Sequence[Moved]) -> list[Finding]:
         """Return one finding per check, those that refute the claim first."""
         findings: list[Finding] = []
         named = set[str]()  # arrays that are known to lack noise
-        groups: dict[tuple[str, bool], list[Observation]] = {}
-        for observation in observations:
-            if observation.is_too_far:
-                groups.setdefault((observation.probe.check, observation.probe.hostile), []).append(observation)
+        groups: dict[tuple[str, bool], list[Moved]] = {}
+        for row in rows:
+            if row.is_too_far:
+                groups.setdefault((row.probe.check, row.probe.hostile), []).append(row)
         worst = [_plainest(group) for group in groups.values()]
-        for observation in sorted(worst, key=lambda o: not o.movement.bare):
-            movement, probe = observation.movement, observation.probe
+        for row in sorted(worst, key=lambda o: not o.movement.bare):
+            movement, probe = row.movement, row.probe
             refutes = self.hostile or not probe.hostile
             arrays = self._arrays(movement.bare)
             if movement.bare and set(arrays) <= named:
                 continue
             named |= set(arrays) if refutes else set()
-            if not movement.bare and not probe.plain and movement.excess <= _NEW * self._plain(observations, probe):
+            if not movement.bare and not probe.plain and movement.excess <= _NEW * self._plain(rows, probe):
                 continue
             findings.append(
-                Finding(check=self._check(observation), sentence=self._sentence(observation, arrays), refutes=refutes,
+                Finding(check=self._check(row), sentence=self._sentence(row, arrays), refutes=refutes,
                         p_value=min(movement.p_value, 1.0), example=probe.code)
             )  # fmt: skip
-        findings += self._not_finite(observations, findings)
-        for observation in observations:
-            probe = observation.probe
-            if observation.movement.refusal and not probe.hostile and not probe.may_refuse:
-                findings.append(self.refused(observation.movement.refusal, self._clause(probe), probe.code))
+        findings += self._not_finite(rows, findings)
+        for row in rows:
+            probe = row.probe
+            if row.movement.refusal and not probe.hostile and not probe.may_refuse:
+                findings.append(self.refused(row.movement.refusal, row.client, probe.code))
                 break
         return sorted(findings, key=lambda finding: not finding.refutes)
 
@@ -201,9 +211,9 @@ class Judge:
         sentence = f"The aggregation failed ({refusal}) when {clause}: one such {self.who} stops the round."
         return Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=example)
 
-    def _not_finite(self, observations: Sequence[Observation], others: Sequence[Finding]) -> list[Finding]:
+    def _not_finite(self, rows: Sequence[Moved], others: Sequence[Finding]) -> list[Finding]:
         """Return a finding if a client makes the release NaN or infinite, unless there is one that says as much."""
-        spoilt = [o for o in observations if o.movement.not_finite]
+        spoilt = [o for o in rows if o.movement.not_finite]
         spoilt.sort(key=lambda o: o.probe.hostile)
         if not spoilt or any(f.check == Check.NOT_FINITE for f in others):
             return []
@@ -211,46 +221,42 @@ class Judge:
         refutes = self.hostile or not probe.hostile
         unless = "" if refutes else f": a bug if {self.who}s are hostile"
         sentence = (
-            f"{plural(movement.not_finite, 'coordinate')} became NaN or infinite when {self._clause(probe)}{unless}."
+            f"{plural(movement.not_finite, 'coordinate')} became NaN or infinite when {spoilt[0].client}{unless}."
         )
         return [Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=probe.code)]
 
-    def _clause(self, probe: Probe) -> str:
-        """Say what happened, after "when"."""
-        return f"one {self.who} {probe.sends} {probe.does}"
-
-    def _plain(self, observations: Sequence[Observation], probe: Probe) -> float:
+    def _plain(self, rows: Sequence[Moved], probe: Probe) -> float:
         """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
         sizes = [
             o.movement.excess / (1 + o.tolerance)
-            for o in observations
+            for o in rows
             if o.probe.plain and math.isfinite(o.movement.excess) and o.probe.length <= max(probe.length, 1.0)
         ]
         return max([1.0, *sizes])
 
-    def _check(self, observation: Observation) -> str:
+    def _check(self, row: Moved) -> str:
         """Return the name of the check that an excessive movement belongs to."""
-        if observation.movement.bare:
+        if row.movement.bare:
             return Check.PLACES
-        return Check.SIZE if self._too_little_noise(observation) else observation.probe.check
+        return Check.SIZE if self._too_little_noise(row) else row.probe.check
 
-    def _too_little_noise(self, observation: Observation) -> bool:
+    def _too_little_noise(self, row: Moved) -> bool:
         """Whether a plain update moves the release no further than it may, and the noise is too small for that."""
-        allowed = observation.movement.length / self.unit <= max(1 + observation.tolerance, _NEW)
-        return observation.probe.plain and observation.movement.exact and self.noise > 0 and allowed
+        allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
+        return row.probe.plain and row.movement.exact and self.noise > 0 and allowed
 
-    def _sentence(self, observation: Observation, arrays: Sequence[str]) -> str:
+    def _sentence(self, row: Moved, arrays: Sequence[str]) -> str:
         """Say what happened."""
-        movement, probe = observation.movement, observation.probe
-        when = f"when {self._clause(probe)}"
+        movement, probe = row.movement, row.probe
+        when = f"when {row.client}"
         if movement.bare:
             more = f" and {len(arrays) - 3:,} more arrays" if len(arrays) > 3 else ""
             names = ", ".join(repr(name) for name in arrays[:3]) + more
             return f"{names}: {plural(len(movement.bare), 'coordinate')} without noise moved {when}."
         if math.isinf(movement.excess):
-            why = "rounds share their noise" if observation.rounds > 1 else "the release changed its shape"
+            why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
             return f"The {self.who} shows without any noise {when}: {why}."
-        if self._too_little_noise(observation):
+        if self._too_little_noise(row):
             return (
                 f"The noise is too small: it covers {1 / movement.excess:.2g} of how far the output moved {when} "
                 f"(noise multiplier {self.noise_multiplier:g})."
@@ -264,7 +270,7 @@ class Judge:
                 f"allows{unless}."
             )
         least = "" if movement.exact else "at least "
-        seen = "The outputs of all rounds together" if observation.rounds > 1 else "The output"
+        seen = "The outputs of all rounds together" if row.rounds > 1 else "The output"
         return f"{seen} moved by {least}{factor(movement.excess)} times what {covers} {when}{unless}."
 
     def _arrays(self, coordinates: Sequence[int]) -> list[str]:
@@ -273,8 +279,8 @@ class Judge:
         return [self.layers.names[i] for i in np.unique(indices)]
 
 
-def _plainest(group: Sequence[Observation]) -> Observation:
-    """Return the first observation of a check that is nearly as bad as the worst, or bad enough for anyone."""
-    bare = [observation for observation in group if observation.movement.bare]
-    enough = min(0.95 * max(observation.movement.excess for observation in group), 30.0)
-    return (bare or [observation for observation in group if observation.movement.excess >= enough])[0]
+def _plainest(group: Sequence[Moved]) -> Moved:
+    """Return the first movement of a check that is nearly as bad as the worst, or bad enough for anyone."""
+    bare = [row for row in group if row.movement.bare]
+    enough = min(0.95 * max(row.movement.excess for row in group), 30.0)
+    return (bare or [row for row in group if row.movement.excess >= enough])[0]

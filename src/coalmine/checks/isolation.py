@@ -8,7 +8,6 @@ ours. All other state that it keeps (momentum, round counters, clip norms) is co
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import os
 import random
@@ -85,7 +84,9 @@ class Isolated:
         words = np.random.SeedSequence([*seed, 0]).generate_state(3)
         random.seed(int(words[0]))
         np.random.seed(int(words[1]))  # noqa: NPY002 the user's code may draw from it
-        torch.manual_seed(int(words[2]))
+        torch.default_generator.manual_seed(int(words[2]))  # torch.manual_seed formats the stack, which takes longer
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(int(words[2]))
         with _entropy_from(random.Random(int(words[0]) + 1)), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
@@ -229,14 +230,7 @@ def _is_installed(module: str | None) -> bool:
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     """Return a copy of a callable with copies of all that it keeps; the callable itself if that is impossible."""
     try:
-        if isinstance(value, types.FunctionType):
-            return _copied_function(value, memo)
-        if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, _copied(value.__self__, memo))
-        if isinstance(value, functools.partial):
-            keywords = {name: _copied(argument, memo) for name, argument in value.keywords.items()}
-            return functools.partial(_copied(value.func, memo), *[_copied(a, memo) for a in value.args], **keywords)
-        return copy.deepcopy(value, memo)
+        return _copied_function(value, memo) if isinstance(value, types.FunctionType) else copy.deepcopy(value, memo)
     except Exception:  # deepcopy raises whatever the user's objects raise
         return value
 

@@ -247,10 +247,11 @@ def _same_calls(transcript: Transcript) -> Attack | None:
     np.fill_diagonal(squared, 0.0)
     # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
     # Squares of correlations of independent normal values are beta variables; all pairs share the error.
-    degrees = np.maximum(count / transcript.spread - 1, 1.0)
+    degrees = np.maximum(np.arange(noise.shape[1] + 1) / transcript.spread - 1, 1.0)
     least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / len(noise) ** 2)
     # What is closer to 1 is lost in rounding: so few values may be alike by chance.
-    squared[squared < np.where(least < 1 - 2e-7, least, 2.0)] = 0.0
+    least = np.where(least < 1 - 2e-7, least, 2.0)
+    squared[squared < least[count.astype(np.int64)]] = 0.0
     partner = squared.argmax(axis=1)
     linked = squared.max(axis=1) > _CORRELATED**2
     if not linked[~transcript.pilot].any():

@@ -12,7 +12,7 @@ import numpy as np
 
 from coalmine.checks.clients import check_alike
 from coalmine.checks.comparison import Movement, Round, Scale, shorter
-from coalmine.checks.findings import Judge, Moved, Observation, Replay
+from coalmine.checks.findings import Judge, Moved, Replay
 from coalmine.checks.probe_clients import Probe, ProbeClients, Setting
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_number, check_positive
@@ -132,10 +132,10 @@ def replay(
     """
     if isinstance(clients, Mapping | str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
         raise InputError(f"clients must be a list of at least one client, got {type(clients).__name__} {clients!r:.60}")
-    noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
+    noise = check_number("noise_multiplier", noise_multiplier or 0.0)
     if not (math.isfinite(noise) and noise >= 0):
         raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
-    clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
+    clip = check_positive("clip_norm", clip_norm)
     runner = Runner(release, seed=options.seed)
     order = int(options.norm[1])
     probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
@@ -150,13 +150,6 @@ def replay(
         return search.result()
 
 
-def _number(name: str, value: Any) -> float:
-    """Return a number or an array of one number as a float."""
-    if isinstance(value, bool) or np.size(value) != 1 or isinstance(value, list | tuple):
-        raise InputError(f"{name} must be a number, got {value!r:.60}")
-    return check_number(name, value)
-
-
 def _given(check: str, code: str, client: Any) -> Probe:
     """Return a client as it was given, whose update has no other length."""
     return Probe(check=check, sends=f"({code})", code=code, build=lambda _: client)
@@ -167,7 +160,6 @@ class _Search:
 
     def __init__(self, runner: Runner, probes: ProbeClients, noise_multiplier: float, options: ReplayOptions) -> None:
         self._runner, self._probes, self._options = runner, probes, options
-        self._observations: list[Observation] = []
         self._rows: list[Moved] = []
         self._general: list[Finding] = []
         self._noise_in_state = False
@@ -223,7 +215,7 @@ class _Search:
 
     def result(self) -> Replay:
         """Return what was observed."""
-        found = [*self._general, *self._judge.findings(self._observations)]
+        found = [*self._general, *self._judge.findings(self._rows)]
         return Replay(
             findings=tuple(sorted(found, key=lambda f: not f.refutes)), moved=tuple(self._rows),
             clip_norm=self._probes.clip, noise_multiplier=self._judge.noise_multiplier, noise=self._judge.noise,
@@ -285,7 +277,7 @@ class _Search:
     def _try_probe(self, probe: Probe, doubt: float = 1.02) -> Movement:
         """Let a client join the given ones."""
         movement = self._compared(probe, doubt)
-        self._observe(probe, movement, rounds=1)
+        self._observe(probe, movement)
         return movement
 
     def _compared(self, probe: Probe, doubt: float) -> Movement:
@@ -307,10 +299,8 @@ class _Search:
         around = self._round([self._without(setting.others)], like=self._base)
         outcome = around.outcome()
         if not outcome.is_finite:
-            self._rows.append(
-                Moved(check=setting.check, client=f"one {self._options.who} {setting.does}", clip_norms=0.0,
-                      deviations=0.0, excess=0.0, outcome=outcome.refusal or "not finite")
-            )  # fmt: skip
+            nobody = replace(self._probes.simplest()[0], check=setting.check, does=setting.does, may_refuse=True)
+            self._observe(nobody, Movement(refusal=outcome.refusal or "not finite"))
             return
         if outcome.vector.size != self._base.outcome().vector.size:
             return
@@ -321,7 +311,7 @@ class _Search:
             named = replace(
                 probe, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
             )  # fmt: skip
-            self._observe(named, movement, rounds=1)
+            self._observe(named, movement)
 
     def _try_removals(self, most: int) -> None:
         """Leave out the given clients, one at a time."""
@@ -331,7 +321,7 @@ class _Search:
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             around = self._round([self._without(others)], like=self._base)
             movement = around.compare([[*others, clients[index]]], self._scale)
-            self._observe(_given(Check.GIVEN, f"{self._options.who}s[{index}]", clients[index]), movement, rounds=1)
+            self._observe(_given(Check.GIVEN, f"{self._options.who}s[{index}]", clients[index]), movement)
 
     def _try_rounds(self) -> None:
         """Look for a client of the first round in the releases of later ones.
@@ -367,10 +357,14 @@ class _Search:
         correlations = np.triu(standard @ standard.T, 1)
         return bool(np.abs(correlations).max() > _CORRELATED / math.sqrt(noise.shape[1]))
 
-    def _observe(self, probe: Probe, movement: Movement, rounds: int) -> None:
+    def _observe(self, probe: Probe, movement: Movement, rounds: int = 1) -> None:
         tolerance = self._probes.tolerance + self._nobody_moves
-        self._observations.append(Observation(probe=probe, movement=movement, rounds=rounds, tolerance=tolerance))
-        self._rows.append(self._judge.row(self._observations[-1]))
+        self._rows.append(
+            Moved(
+                probe=probe, movement=movement, unit=self._scale.sensitivity, who=self._options.who, rounds=rounds,
+                tolerance=tolerance,
+            )
+        )  # fmt: skip
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None) -> Round:
         draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)

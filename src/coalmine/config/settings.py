@@ -127,6 +127,7 @@ def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
 
 def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
     """Return one settings object per group from a mapping of all their keys."""
+    # Names of all groups, so that a misspelt one is compared with each.
     known = [path for group in groups for path, _, _ in group().walk()]
     for name, value in mapping.items():
         if not any(name in group.model_fields for group in groups):
@@ -144,6 +145,7 @@ def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -
 
 def _located(loc: Sequence[int | str], group: type[BaseModel]) -> tuple[str, Any]:
     """Return the setting that a pydantic location belongs to, without list indices and type names, and its type."""
+    # pydantic's location also has list indices and the members of a union, which nobody wrote.
     names: list[str] = []
     kind: Any = group
     for part in map(str, loc):
@@ -158,7 +160,7 @@ def _located(loc: Sequence[int | str], group: type[BaseModel]) -> tuple[str, Any
 
 
 def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[str]) -> str:
-    first = error.errors()[0]
+    first = error.errors()[0]  # one error at a time: the next may follow from this one
     path, kind = _located(first["loc"], group)
     if first["type"] == "extra_forbidden":
         return _unknown(path, known)
@@ -225,6 +227,7 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the line of a TOML text, from 1, where a setting or its nearest table is."""
+    # tomllib keeps no line numbers, so headers and keys are looked for in the text.
     best: tuple[int, int] | None = None
     prefix: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -243,7 +246,7 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 def toml_value(content: object) -> str:
     """Return a value as TOML writes it."""
-    if isinstance(content, bool):
+    if isinstance(content, bool):  # before int, which it is too
         return "true" if content else "false"
     if isinstance(content, float):
         return {math.inf: "inf", -math.inf: "-inf"}.get(content, repr(content))

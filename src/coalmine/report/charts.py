@@ -403,7 +403,7 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     scale = {"domain": [-0.03 * top, top], "nice": False, "type": "symlog" if top > 20 else "linear"}
     up = number("epsilon", y, scale=scale)
     if square:
-        across = number("x", x, scale=scale)
+        across = number("x", x, scale=scale, axis={"tickCount": 6})
     elif all(isinstance(place, int | float) for place in places):
         low, high = min(places), max(places)
         wide = low > 0 and high >= 8 * low

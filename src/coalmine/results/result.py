@@ -336,34 +336,22 @@ class Result(Showable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
-        return {
-            "method": self.method,
-            "view": self.view,
-            "variant": self.variant,
-            "training": self.training,
+        # Subclasses add fields that follow from these, so theirs are not written.
+        plain = {f.name: getattr(self, f.name) for f in fields(Result) if f.name not in ("scores", "arrays")}
+        return plain | {
             "unit": self.unit.name,
-            "adversary": self.adversary,
-            "score_name": self.score_name,
             "side_names": list(self.side_names),
-            "odds": self.odds,
-            "seed": self.seed,
             "verdict": self.verdict.value,
             "summary": self.summary,
             "claim": None if self.claim is None else self.claim.to_dict(),
             "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
-            "checks": list(self.checks),
             "findings": [finding.to_dict() for finding in self.findings],
             "estimates": [estimate.to_dict() for estimate in self.estimates],
-            "null": self.null,
             "ceiling": in_json(self.ceiling),
             "joint_bound": in_json(self.joint_bound),
-            "warnings": list(self.warnings),
             "metrics": {name: in_json(value) for name, value in self.metrics.items()},
-            "timing": dict(self.timing),
-            "config": dict(self.config),
-            "details": dict(self.details),
-            "recipe": dict(self.recipe),
-            "provenance": dict(self.provenance),
+            "checks": list(self.checks),
+            "warnings": list(self.warnings),
         }
 
     @classmethod

@@ -72,6 +72,7 @@ class Shift:
         Uses Student's t with the degrees of freedom of the smallest sample. Negative shifts all count as 0.
         """
         gap = abs(max(0.0, self.value) - max(0.0, other.value))
+        # Student's t by scipy.special: scipy.stats takes a second to import.
         quantile = float(special.stdtrit(min(self.freedom, other.freedom), (1 + _CONFIDENCE) / 2))
         return gap > quantile * math.sqrt(self.variance + other.variance)
 
@@ -230,7 +231,7 @@ def write_index(root: Path) -> Path:
             else:
                 state = RunDirectory(path).standing()[0]
         except InputError as error:
-            state = str(error)
+            state = str(error)  # one damaged run does not hide the others
         rows.append([path.name, title, state, unit, *evidence])
         if (path / REPORT).is_file():
             links[path.name] = f"{path.name}/{REPORT}"
@@ -269,6 +270,7 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     paths = [run.path.resolve() for run in runs]
     if len(set(paths)) < len(paths):
         raise InputError(f"{next(str(p) for p in paths if paths.count(p) > 1)} is listed twice")
+    # As few directories of each path as tell them apart.
     depth = 1
     while len(names := ["/".join(path.parts[-depth:]) for path in paths]) > len(set(names)):
         depth += 1
@@ -280,6 +282,7 @@ def _difference(first: Result, second: Result) -> str:
     deltas = [None if result.bound is None else result.bound.delta for result in (first, second)]
     if deltas[0] != deltas[1]:
         return "not compared: different δ"
+    # Scores are compared only where no estimate has an interval: results of counts have no scores.
     one, other = _interval(first), _interval(second)
     if one is not None and other is not None:
         return DIFFERS if intervals_differ(one, other) else WITHIN

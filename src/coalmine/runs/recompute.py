@@ -119,6 +119,7 @@ def _recomputed(run: SavedRun, result: Result, settings: RunSettings | None) -> 
 def _missing(run: SavedRun) -> Iterator[str]:
     """Yield what ``result.json`` leaves out or has twice."""
     counts = Counter((result.method, result.label) for result in run.results)
+    # A repeated result would get two shares of the false-alarm rate, and make the others' bounds weaker.
     for (method, label), count in counts.items():
         if count > 1:
             yield f"result.json has {count} results of {method}, {label}"
@@ -142,6 +143,7 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
         if result.method not in settings.methods:
             yield f"{name}: config.toml has no table [{result.method}]"
             continue
+        # A claim about more noise than was added would be easy to keep.
         training = settings.trainings.get(result.training)
         claimed = None if result.claim is None else result.claim.noise_multiplier
         if training is not None and claimed is not None and claimed != training.noise_multiplier:

@@ -108,6 +108,7 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     if not isinstance(settings, RunSettings):
         path = Path(settings)
         settings, directory = read_run(path), directory or RunDirectory(directory_for(path))
+    # The lock is held for the whole run, and its state is recorded however the run ends.
     claim = nullcontext() if directory is None else directory.claimed(settings.to_toml())
     with stopping_on_sigterm(), claim:
         if directory is not None and (directory.path / MANIFEST).is_file():
@@ -130,11 +131,12 @@ class _Run:
 
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
+        # Preparing all methods reads their files, so a wrong path is reported before anything is trained.
         groups = self._groups()
         methods = {name: method for group in groups for name, method in group.methods.items()}
         found = self._done(methods)
         trainings: dict[str, Any] = {}
-        with single_thread():
+        with single_thread():  # sums in another order would change the last bits
             # Models of later trainings are built first, so that a wrong setting is not found after hours.
             for group in [group for group in groups if group.settings and not found.keys() >= group.methods.keys()][1:]:
                 group.module(group.splits())
@@ -142,6 +144,7 @@ class _Run:
                 trained = None
                 about: dict[str, Any] = {"metrics": {}}
                 if group.table is not None:
+                    # A training is needed again unless all that its methods wanted from it is stored.
                     stored = self._read(group.table) if found.keys() >= group.methods.keys() else None
                     if stored is None:
                         trained, stored = self._trained(group)
@@ -173,6 +176,7 @@ class _Run:
     def _done(self, methods: Mapping[str, Method]) -> dict[str, MethodResults]:
         """Return the methods whose results are stored, except those that an unfinished method has to read from."""
         parts = {name: part for name in methods if (part := self._read(name)) is not None}
+        # What a method keeps in memory for others is not stored: it has to be run again.
         needed = {read for name, method in methods.items() if name not in parts for read in method.reads}
         done = {}
         for name, part in parts.items():
@@ -190,11 +194,12 @@ class _Run:
         splits = group.splits()
         for name, method in group.methods.items():
             with _naming(name):
-                splits = method.insert(splits)
+                splits = method.insert(splits)  # each method sees the canaries of those before it
         training = group.build(splits, audits=True)
         self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
         metrics = quality(training)
         if self.settings.run.baseline:
+            # The same data and seed without canaries: the difference in accuracy is what they cost.
             plain = group.build(group.splits(), audits=False)
             self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
             metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
@@ -232,7 +237,7 @@ class _Run:
                     self.watch(done - 1, measures | figures)
 
             training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
-        if not resumed:
+        if not resumed:  # seconds of a part of the training would pass for those of all of it
             self.timing[what] = time.perf_counter() - start
 
     def _results(
@@ -255,6 +260,7 @@ class _Run:
         results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
         found = replace(found, method=method.name, results=results)
         if self.path is not None:
+            # Scores first: once its part is there, a method counts as done.
             write_method_results(found, self.path)
             method.write(self.path)
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})

@@ -55,6 +55,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         if not self.methods:
             raise SettingError(f"nothing to audit: add one of the tables {_tables(method_names())}")
+        # A table that nothing reads is most likely a mistake, such as a method's table left out.
         used = {self.table_of(registry.get(name)) for name in self.methods}
         for table in self.trainings:
             if table not in used:
@@ -73,6 +74,7 @@ class RunSettings:
         """
         if method.training_type is None:
             return None
+        # Its own kind of training comes first; otherwise it shares the one of the others.
         for table in (method.training_table, TRAINING):
             if table in self.trainings:
                 return table
@@ -142,6 +144,7 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
     try:
         return run_from_mapping(_merged(content, changes))
     except SettingError as error:
+        # The setting is wrong where it was set last: by an option, or in a line of the file.
         set_by_option = _contains(changes, error.path)
         line = None if set_by_option else line_of(text, error.path)
         where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"

@@ -187,6 +187,7 @@ def sweep(
     path = Path(file)
     directory = directory_for(path).with_name(f"{path.stem}-sweep") if out is None else Path(out)
     values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
+    # All settings are read before the first run, so that a wrong value is not found after hours.
     cells = _cells(path, values, check_count("seeds", seeds), directory)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
     with stopping_on_sigterm():
@@ -266,6 +267,7 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
             raise InputError(f"nothing in {file} has a seed: leave out seeds")
         for number in range(seeds):
             if seeds > 1:
+                # Each table counts up from its own seed; the first table's seed stands for all in names and tables.
                 seeded = {table: seed + number for table, seed in first_seeds.items()}
                 point = {**point, _SEED: str(next(iter(seeded.values())))}
                 settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
@@ -281,7 +283,7 @@ def _run(cell: _Cell) -> None:
 
     try:
         run(cell.settings, out=cell.directory)
-        if not (cell.directory / REPORT).is_file():
+        if not (cell.directory / REPORT).is_file():  # drawing takes longer than reading a finished run
             write_report(cell.directory)
     except InputError as error:
         raise InputError(f"{cell.directory.name}: {error}") from error

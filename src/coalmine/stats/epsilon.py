@@ -14,11 +14,6 @@ GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifte
 _HALVINGS = 10  # enough to correct for about a thousand bounds that are tested together
 
 
-def stricter_levels(confidence: float) -> list[float]:
-    """Return the higher confidences at which a quoted bound is stated too, each halving the significance."""
-    return [1 - (1 - confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
-
-
 @dataclass(frozen=True)
 class Estimate:
     """An estimate of ε at δ, or a lower bound on it, with the assumptions it rests on.
@@ -92,14 +87,14 @@ class Estimate:
         return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
     def with_stricter(self, lower_at: Callable[[float], float | None]) -> Self:
-        """Return this bound together with its values at the `stricter_levels`.
+        """Return this bound together with its values at higher confidences, each of which halves the significance.
 
         Args:
             lower_at: Computes the lower bound at a confidence; None counts as 0.
         """
         if self.confidence is None:
             raise ValueError(f"{self.method} has no confidence to raise")
-        levels = stricter_levels(self.confidence)
+        levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
         return replace(self, stricter=tuple((level, lower_at(level) or 0.0) for level in levels))
 
     def to_dict(self) -> dict[str, Any]:

@@ -279,19 +279,18 @@ def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
         >>> moments(Scores([1.0, 3.0], [-1.0, 0.0, 1.0]))
         ((0.0, 1.0), (2.0, 1.4142135623730951))
     """
-    members = _moments("members", scores.members)
-    if scores.null is not None:
-        return (scores.null.mean, scores.null.std), members
-    return _moments("nonmembers", scores.observed), members
-
-
-def _moments(name: str, side: Floats) -> tuple[float, float]:
-    """Return mean and standard deviation of one side, unless the latter is 0 or overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        std = float(np.std(side, ddof=1)) if side.size > 1 else 0.0
-    if not 0 < std < np.inf:
-        raise NotApplicableError(f"a Gaussian fit needs {name} with at least two distinct scores of moderate size")
-    return float(np.mean(side)), std
+    fits = []
+    for name, side in (("nonmembers", scores.nonmembers), ("members", scores.members)):
+        if side is None and scores.null is not None:
+            fits.append((scores.null.mean, scores.null.std))
+            continue
+        assert side is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            std = float(np.std(side, ddof=1)) if side.size > 1 else 0.0
+        if not 0 < std < np.inf:
+            raise NotApplicableError(f"a Gaussian fit needs {name} with at least two distinct scores of moderate size")
+        fits.append((float(np.mean(side)), std))
+    return fits[0], fits[1]
 
 
 def _drawn_moments(scores: Scores, seed: int) -> list[tuple[Floats, Floats]]:

@@ -63,19 +63,16 @@ def epsilon_from_log_rates(
         >>> round(float(epsilon_from_log_rates(np.log(0.5), np.log(0.5), -2000.0, 0.0)), 2)
         1999.31
     """
-    check_delta(delta)
-    return np.maximum(_one_way(log_tpr, log_fpr, delta), _one_way(log_tnr, log_fnr, delta))
-
-
-def _one_way(log_right: ArrayLike, log_wrong: ArrayLike, delta: float) -> Floats:
-    """Return max(0, ln((right − δ)/wrong))."""
-    log_right, log_wrong = np.asarray(log_right, dtype=float), np.asarray(log_wrong, dtype=float)
-    log_delta = math.log(delta) if delta > 0 else -math.inf
-    with np.errstate(divide="ignore", invalid="ignore"):
-        excess = log_right + np.log1p(-np.exp(np.minimum(log_delta - log_right, 0)))
-        # A rate that exceeds δ only by rounding error does not exceed it.
-        value = np.where(log_right > log_delta + 1e-13, excess - log_wrong, 0.0)
-    return np.asarray(np.fmax(value, 0.0))
+    log_delta = math.log(delta) if check_delta(delta) > 0 else -math.inf
+    largest = np.asarray(0.0)
+    for right, wrong in ((log_tpr, log_fpr), (log_tnr, log_fnr)):
+        log_right, log_wrong = np.asarray(right, dtype=float), np.asarray(wrong, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # ln((right − δ)/wrong); a rate that exceeds δ only by rounding error does not exceed it.
+            excess = log_right + np.log1p(-np.exp(np.minimum(log_delta - log_right, 0)))
+            value = np.where(log_right > log_delta + 1e-13, excess - log_wrong, 0.0)
+        largest = np.fmax(largest, value)
+    return np.asarray(largest)
 
 
 def binomial_cdf(successes: ArrayLike, trials: float, rate: float) -> Floats:

@@ -52,9 +52,11 @@ class Scores:
             raise InputError("scores need either non-members or a null distribution, and not both")
         if self.null is not None and not hasattr(self.null, "log_sf"):
             raise InputError(f"null must be a distribution such as CosineNull(1000) or NormalNull(), got {self.null!r}")
-        object.__setattr__(self, "members", _sorted("members", self.members))
-        if self.nonmembers is not None:
-            object.__setattr__(self, "nonmembers", _sorted("nonmembers", self.nonmembers))
+        for name in ("members", "nonmembers"):
+            if getattr(self, name) is not None:
+                ascending = np.sort(finite_list(name, getattr(self, name)))
+                ascending.flags.writeable = False
+                object.__setattr__(self, name, ascending)
 
     @property
     def observed(self) -> Floats:
@@ -128,10 +130,3 @@ class Scores:
         _, tp, fp = self.all_counts
         right = np.append(0, tp - fp).max() + self.observed.size
         return float(right / (self.members.size + self.observed.size))
-
-
-def _sorted(name: str, values: ArrayLike) -> Floats:
-    """Return a read-only, sorted copy of finite values."""
-    scores = np.sort(finite_list(name, values))
-    scores.flags.writeable = False
-    return scores

@@ -65,7 +65,7 @@ def simultaneous(
     check_delta(delta)
     check_count("copies", copies)
     alpha = 1 - check_confidence(confidence)
-    families = _dp_families(scores, design, alpha, delta)
+    families = claim_families(scores, design, ApproximateDP(0.0, delta), alpha=alpha)
     lower, threshold = largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
     exact = f"{INDEPENDENT}; their null distribution is exact"
     return Estimate.bound(
@@ -172,7 +172,7 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Desig
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected(_curve_families(scores, design), alpha, GaussianDP)
+    mu, threshold = largest_rejected(claim_families(scores, design, GaussianDP(0.0)), alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "gdp",
@@ -214,10 +214,10 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     alpha = 1 - check_confidence(confidence)
     if min(scores.members.size, scores.observed.size) < 2:
         raise NotApplicableError("split needs at least two members and two non-members")
-    first, second = (
-        [two_tailed_tests(half, "fixed"), threshold_tests(half)]
-        for half in (Scores(*half) for half in halves(scores.members, scores.observed, seed))
-    )
+    first: list[Tests] = []
+    second: list[Tests] = []
+    for tests, half in zip((first, second), halves(scores.members, scores.observed, seed), strict=True):
+        tests += [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
@@ -286,32 +286,21 @@ def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
 
 
 def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
-    """Return the families of tests for a claim, which are most powerful around a significance of ``alpha``."""
-    if isinstance(claim, ApproximateDP):
-        return _dp_families(scores, design, alpha, claim.delta)
-    return _curve_families(scores, design)
+    """Return the families of tests for a claim, which do not depend on its ε or μ.
 
-
-def _dp_families(scores: Scores, design: Design, alpha: float, delta: float) -> list[Tests]:
-    """Return the tests of (ε, δ)-DP; the joint boundary is tuned to a joint significance and to ``delta``."""
-    _check_design(design)
-    if scores.null is not None:
-        return [threshold_tests(scores)]
-    return [JointBoundary.at(scores, design, level=_BOUNDARY_LEVEL * alpha, delta=delta), threshold_tests(scores)]
-
-
-def _curve_families(scores: Scores, design: Design) -> list[Tests]:
-    """Return the tests of a trade-off curve; two-tailed ones are proved for coin flips only."""
-    _check_design(design)
-    if scores.null is not None or design == "fixed":
-        return [threshold_tests(scores)]
-    return [two_tailed_curve_test(scores), threshold_tests(scores)]
-
-
-def _check_design(design: Design) -> None:
-    """Raise `InputError` unless the design is known."""
+    They are most powerful around a significance of ``alpha``, and for (ε, δ)-DP at the claim's δ.
+    """
     if design not in ("fixed", "coin-flips"):
         raise InputError(f"design must be 'fixed' or 'coin-flips', got {design!r}")
+    families: list[Tests] = [threshold_tests(scores)]
+    if scores.null is not None:
+        return families
+    if isinstance(claim, ApproximateDP):
+        level = _BOUNDARY_LEVEL * alpha
+        families.insert(0, JointBoundary.at(scores, design, level=level, delta=claim.delta))
+    elif design == "coin-flips":  # two-tailed tests of other curves are proved for coin flips only
+        families.insert(0, two_tailed_curve_test(scores))
+    return families
 
 
 def significance_levels(families: Sequence[Tests], alpha: float) -> list[float]:

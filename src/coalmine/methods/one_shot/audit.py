@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
+from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.claims.sampling import (
     AtMost,
@@ -41,7 +42,6 @@ from coalmine.methods.one_shot.canaries import (
     warn_if_crowded,
     warn_if_loud,
 )
-from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.scores import SCORES, Evidence, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
@@ -190,9 +190,9 @@ class OneShot(Audit):
         self._evidence = Evidence(SCORES[self.score], self._canaries.dense, **takes_part)
         self._in_tensors: StrataEvidence | None = None
         if self._canaries.strata:
-            self._in_tensors = StrataEvidence(self._canaries.strata, self._view, **takes_part)
+            self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
         self._weights = matched_filter(self._canaries.scale, self._noise_scale)
-        self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
+        self._checks = TrainingChecks(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
@@ -275,10 +275,10 @@ class OneShot(Audit):
             if stratify and not self._planted.any():
                 self._canaries = replace(self._canaries, layers=named)
                 self._watch(self.view, self.score, self._initial)
-            self._inspection.layers = named
-        self._inspection.even_noise |= even_noise
-        self._inspection.sampling = sampling or self._inspection.sampling
-        self._inspection.noise_multiplier = noise_multiplier or self._inspection.noise_multiplier
+            self._checks.layers = named
+        self._checks.even_noise |= even_noise
+        self._checks.sampling = sampling or self._checks.sampling
+        self._checks.noise_multiplier = noise_multiplier or self._checks.noise_multiplier
 
     # During the training
 
@@ -379,7 +379,7 @@ class OneShot(Audit):
             # A training may add its noise to the sum in place, and even release the same array.
             inserted = planted.as_planted() if planted is not None and planted_in == round else None
             del planted
-            self._inspection.record(release, float(self._clip_norms[round]), inserted)
+            self._checks.record(release, float(self._clip_norms[round]), inserted)
 
     def _check_release(self, release: Release) -> None:
         """Raise if the view cannot see a release, or not at this time."""
@@ -444,12 +444,12 @@ class OneShot(Audit):
             >>> audit.cohort(0, clients=[3, 14, 15], available=12)
         """
         if self._plants:
-            self._inspection.cohort(clients, available)
+            self._checks.cohort(clients, available)
 
     def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
         """Record a check that the training or an integration made by itself, and its findings."""
-        self._inspection.looked_at(check)
-        self._inspection.facts.extend(findings)
+        self._checks.looked_at(check)
+        self._checks.facts.extend(findings)
 
     def discard(self, round: int) -> None:
         """Take back the canaries inserted into a round that failed, so that it can be repeated."""
@@ -575,8 +575,10 @@ class OneShot(Audit):
         if not like_members:
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
             # their own, which other draws do not refute.
-            self._inspection.sampling = self._inspection.claimed_sampling(claim) or EveryRound()
-        checks, findings = self._inspection.findings(tested, self._in_tensors, self.members)
+            self._checks.sampling = self._checks.claimed_sampling(claim) or EveryRound()
+        checks, findings = self._checks.findings(
+            tested, None if self._in_tensors is None else self._in_tensors.findings
+        )
         if not like_members:
             findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in findings]
         self._finished = True
@@ -690,7 +692,7 @@ class OneShot(Audit):
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else to_numpy(self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
         state |= {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
-        state |= self._evidence.state() | self._inspection.state()
+        state |= self._evidence.state() | self._checks.state()
         return state if self._in_tensors is None else state | self._in_tensors.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -702,7 +704,7 @@ class OneShot(Audit):
         self._evidence.restore(state)
         if self._in_tensors is not None:
             self._in_tensors.restore(state)
-        self._inspection.restore(state)
+        self._checks.restore(state)
         self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:

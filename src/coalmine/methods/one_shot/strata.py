@@ -161,15 +161,18 @@ class StrataEvidence:
 
     Args:
         strata: The strata.
+        members: Which of all canaries are inserted.
         view: What the adversary sees.
         participation: When canaries take part.
         shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
     """
 
-    def __init__(self, strata: Sequence[Stratum], view: View, *, participation: Sampling, shared_rounds: bool) -> None:
+    def __init__(
+        self, strata: Sequence[Stratum], members: Bools, view: View, *, participation: Sampling, shared_rounds: bool
+    ) -> None:
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
         score = Sum if shared_rounds and not shows_one_release(view) else Max
-        self._strata = strata
+        self._strata, self._members = strata, members
         self._coordinates = np.concatenate([stratum.coordinates for stratum in strata])
         sizes = np.array([len(stratum.coordinates) for stratum in strata])
         self._starts = np.cumsum(sizes) - sizes
@@ -188,16 +191,15 @@ class StrataEvidence:
                 due_here = due[stratum.indices]
                 evidence.add(taken[part], length, due=due_here, shift=shift, rate=rate, ends_epoch=ends_epoch)
 
-    def findings(self, members: Bools, claim: Claim, *, level: float) -> list[Finding]:
+    def findings(self, claim: Claim, level: float) -> list[Finding]:
         """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
 
         Args:
-            members: Which of all canaries are inserted.
             claim: The claim.
             level: Significance of all strata together.
         """
         chances = [
-            self._chances(evidence, members[stratum.indices])
+            self._chances(evidence, self._members[stratum.indices])
             for stratum, evidence in zip(self._strata, self._evidence, strict=True)
         ]
         tested = sum(map(len, chances))

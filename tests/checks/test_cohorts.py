@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
+from coalmine.checks.cohorts import CohortRecord, cohort_findings
 from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load
 from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coalmine import OneShot
+from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.methods.one_shot.canaries import update_canaries
-from coalmine.methods.one_shot.inspection import Inspection
 
 DIM, CLIENTS = 4000, 30
 
@@ -56,7 +56,7 @@ def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
         if divides:
             update /= 100
         audit.observe(t, update=update, divisor=100 if divides else 1)
-    assert audit._inspection._canaries_share()[0] != pytest.approx(100 if divides else 1, rel=1e-6)
+    assert audit._checks._canaries_share()[0] != pytest.approx(100 if divides else 1, rel=1e-6)
     assert audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5)).findings == []
 
 
@@ -96,7 +96,7 @@ def test_the_share_of_the_canaries_has_the_stated_error(family, added):
     rng, dim, errors = np.random.default_rng(0), 256, []
     for seed in range(400):
         inserted = update_canaries(family, dim=dim, count=8, seed=seed).total(np.ones(8))
-        inspection = Inspection(dim, 1, seed, None)
+        inspection = TrainingChecks(dim, 1, seed, None)
         update = added * inserted + rng.standard_normal(dim) * np.linspace(0.2, 2, dim)
         inspection._look_for(inserted, update.astype(np.float32), 1.0)
         weighted, precision = inspection._presence[1]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special, stats
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import list_rounds, plural
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most

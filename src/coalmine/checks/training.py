@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats
+from coalmine.checks.cohorts import CohortRecord, cohort_findings
+from coalmine.checks.update_noise import NOISE_CHECKS, ClaimedNoise, noise_findings
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Epochs, FixedSize, Poisson, Sampling
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
-from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise, noise_findings
-from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord, largest_roundings
-from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.vectors import dot, like, product_sums
@@ -29,7 +28,7 @@ _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
 
 
-class Inspection:
+class TrainingChecks:
     """What an audit remembers of a training in order to check it, and what the checks find.
 
     Args:
@@ -112,11 +111,15 @@ class Inspection:
     # After the training
 
     def findings(
-        self, claim: Claim | None, strata: StrataEvidence | None, members: npt.NDArray[np.bool_]
+        self, claim: Claim | None, in_tensors: Callable[[Claim, float], list[Finding]] | None = None
     ) -> tuple[list[str], list[Finding]]:
         """Return the names of the checks that were made, and what they found.
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
+
+        Args:
+            claim: The claim.
+            in_tensors: What canaries in single tensors find against the claim, at a level; None if there are none.
         """
         made, noise, sampling = list(self._looked_at), self._claimed_noise(claim), self.claimed_sampling(claim)
         if noise is not None and self._noise is not None:
@@ -124,7 +127,7 @@ class Inspection:
         if self._cohorts.rounds:
             made.append(Check.PARTICIPATION)
         claim = claim if claim is not None and math.isfinite(claim.epsilon) else None
-        if strata is not None and claim is not None:
+        if in_tensors is not None and claim is not None:
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
@@ -137,8 +140,8 @@ class Inspection:
         if not low_everywhere and all(finding.check != Check.UNITS for finding in findings):
             findings += self._about_canaries()
         findings += cohort_findings(self._cohorts, sampling, level=level)
-        if strata is not None and claim is not None:
-            findings += strata.findings(members, claim, level=level)
+        if in_tensors is not None and claim is not None:
+            findings += in_tensors(claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.claims import Claim, EveryRound
-from coalmine.errors import InputError
-from coalmine.layers import Layers
-from coalmine.methods.one_shot.canaries import largest_clip_norm
-from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.noise_checks import (
+from coalmine.checks.training import TrainingChecks
+from coalmine.checks.update_noise import (
     NOISE_CHECKS,
     ClaimedNoise,
     noise_findings,
     shape_findings,
 )
-from coalmine.methods.one_shot.noise_record import NoiseRecord, largest_roundings
+from coalmine.checks.update_record import NoiseRecord, largest_roundings
+from coalmine.claims import Claim, EveryRound
+from coalmine.errors import InputError
+from coalmine.layers import Layers
+from coalmine.methods.one_shot.canaries import largest_clip_norm
 from coalmine.protocol import Release
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
@@ -264,24 +264,24 @@ def to_bfloat16(values):
 @pytest.mark.parametrize("rounded", [lambda update: update.astype(np.float16).astype(np.float32), to_bfloat16])
 def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     """Noise is 34 times the spacing of the smallest numbers of half precision, which rounds 1% of it to zero."""
-    rng, inspection = np.random.default_rng(0), Inspection(200_000, 4, 0, None)
+    rng, inspection = np.random.default_rng(0), TrainingChecks(200_000, 4, 0, None)
     for t in range(4):
         update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
         inspection.record(Release(t, "update", update, divisor=1e6), 1.0)
     claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
-    assert inspection.findings(claim, None, np.zeros(0, dtype=bool))[1] == []
+    assert inspection.findings(claim)[1] == []
     assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
 
 
 def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     """Return the findings for updates of a noise multiplier of 1."""
     rng, layers = np.random.default_rng(seed), Layers.of(layers)
-    inspection = Inspection(layers.dim, rounds, seed, layers)
+    inspection = TrainingChecks(layers.dim, rounds, seed, layers)
     for t in range(rounds):
         noise = rng.normal(0, clip_norm / divisor, layers.dim)
         inspection.record(Release(t, "update", update(noise), divisor=divisor), clip_norm)
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
-    return [finding.sentence for finding in inspection.findings(claim, None, np.zeros(0, dtype=bool))[1]]
+    return [finding.sentence for finding in inspection.findings(claim)[1]]
 
 
 def test_half_precision_is_recognized_beside_a_tensor_of_single_precision():
