@@ -1,6 +1,6 @@
 """Audits in experiment trackers: MLflow, TensorBoard and Weights & Biases.
 
-A `Tracker` takes numbers during training, and the results with their report at the end. docs/tracking.md has examples.
+A `Tracker` takes numbers during training, and the results with their report at the end. Examples are in docs/integrations.md.
 """
 
 from __future__ import annotations
