@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from coalmine.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "nvflare"}
+NEEDS = {"opacus": "opacus", "flower": "flwr", "nvflare": "nvflare"}
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,12 @@ NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "n
         ("claim-test", 7),
         ("claims", 8),
         ("one-shot", 10),
-        ("checks", 8),
+        ("checks", 25),
         ("results", 8),
         ("ldp", 8),
         ("secret-sharer", 12),
-        ("bring-your-own", 8),
-        ("devices", 7),
+        ("own-loop", 15),
         ("ci", 6),
-        ("replay", 12),
-        ("mechanism", 5),
         ("opacus", 12),
         ("flower", 30),
         ("nvflare", 8),
