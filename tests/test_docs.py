@@ -29,6 +29,7 @@ NEEDS = {"opacus": "opacus", "flower": "flwr", "nvflare": "nvflare"}
         ("one-shot", 10),
         ("checks", 25),
         ("results", 8),
+        ("canife", 18),
         ("ldp", 8),
         ("secret-sharer", 12),
         ("own-loop", 15),
