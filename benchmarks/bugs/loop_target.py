@@ -1,6 +1,6 @@
 """Target: a training loop of one's own, DP-FedAvg of a small network on digits, audited by `OneShot`.
 
-As in docs/bring-your-own.md: 50 clients, 20 rounds, noise multiplier 1.5, 200 canaries that go through the loop's own
+As in docs/own-loop.md: 50 clients, 20 rounds, noise multiplier 1.5, 200 canaries that go through the loop's own
 clipping, `layers=` and `audit.cohort`.
 """
 

@@ -165,7 +165,7 @@ def assert_sensitivity(
     """Assert that no client moves a release by more than the noise covers.
 
     This is `coalmine.replay` as a unit test: it runs the aggregation with and without one client, with the same
-    randomness (docs/replay.md).
+    randomness (docs/checks.md).
 
     Args:
         release: Function from a list of clients to what is released.

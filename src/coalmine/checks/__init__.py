@@ -3,11 +3,11 @@
 `replay` runs an aggregation with and without one client, with the same randomness, and compares what is released:
 `sensitivity` goes through all clients and rounds to try, which `probe_clients` makes in the likeness of `clients`.
 `release` runs the aggregation once, `isolation` repeats its randomness and leaves no trace. `comparison` compares two
-runs, `noise_level` measures what covers their difference, and `findings` says it in sentences. docs/replay.md
+runs, `noise_level` measures what covers their difference, and `findings` says it in sentences. docs/checks.md
 explains it.
 
 `check_noise` calls a mechanism many times (`transcript`), and attacks its noise: is there enough of it, everywhere,
-fresh, independent, and of a shape that protects (`noise_attacks`)? docs/mechanism.md has the proofs.
+fresh, independent, and of a shape that protects (`noise_attacks`)? docs/checks.md has the proofs.
 
 `TrainingChecks` watches the updates of a training while it runs (``training``): the noise of each update
 (`update_record`, `update_noise`) and who took part (`cohorts`). docs/checks.md has the proofs.

@@ -3,7 +3,7 @@
 Each attack learns from the pilot of a `Transcript`, and from coordinates without a canary, where the noise could be
 predicted or is weak, and guesses the coins of the test calls. Under the claim no attack guesses better than its
 trade-off curve allows, so each is a valid test whatever it learned, and a union bound covers all of them
-(docs/mechanism.md). For independent noise that keeps the claim the false-alarm rate is at most ``rate``.
+(docs/checks.md). For independent noise that keeps the claim the false-alarm rate is at most ``rate``.
 """
 
 from __future__ import annotations

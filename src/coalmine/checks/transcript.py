@@ -2,7 +2,7 @@
 
 Each coordinate of each call may carry a canary, an update of one coordinate with a secret size, which a fair coin
 inserts or leaves out. An attacker knows the coins of a pilot and the places without a canary, so he sees the noise
-there, and guesses the coins of the other calls. docs/mechanism.md proves that counting his right guesses is a valid
+there, and guesses the coins of the other calls. docs/checks.md proves that counting his right guesses is a valid
 test of any claim.
 """
 

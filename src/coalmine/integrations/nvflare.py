@@ -2,7 +2,7 @@
 
     FedAvg(num_clients=20, num_rounds=20, aggregator=CanaryAggregator(MyAggregator(...), rounds=20, ...))
 
-docs/nvflare.md explains it, and examples/nvflare is a complete job.
+docs/integrations.md explains it, and examples/nvflare is a complete job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Audits in experiment trackers: MLflow, TensorBoard and Weights & Biases.
 
-A `Tracker` takes numbers during training, and the results with their report at the end. docs/tracking.md has examples.
+A `Tracker` takes numbers during training, and the results with their report at the end.
+docs/integrations.md has examples.
 """
 
 from __future__ import annotations

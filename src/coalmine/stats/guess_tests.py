@@ -2,7 +2,7 @@
 
 Each canary or trial may have scores of its own distribution, so order statistics are out of place: guesses are settled
 before the coins are looked at. A guess about a trial is right with a probability that the claim limits, whatever the
-other trials showed. docs/mechanism.md and docs/ldp.md have the proofs.
+other trials showed. docs/checks.md and docs/ldp.md have the proofs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def accuracy_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     """Return the p-value of a claim from guessing "inserted" for every positive score.
 
     Under the claim each guess is right with a probability of at most 1 − x, where f(x) = 1 − x on its curve f, so the
-    number of right guesses is at most Bin(N, 1 − x), for canaries of any kind (docs/mechanism.md, Theorem 1).
+    number of right guesses is at most Bin(N, 1 − x), for canaries of any kind (docs/checks.md, Theorem 1).
 
     Args:
         scores: Log-likelihood ratios, shape (n,).
@@ -48,7 +48,7 @@ def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     """Return the p-value of a claim from the guesses at fixed thresholds, in both tails.
 
     The rates of right and wrong guesses are bounded one by one, which holds for sums of coins that differ too
-    (docs/mechanism.md, Theorem 2).
+    (docs/checks.md, Theorem 2).
 
     Args:
         scores: Log-likelihood ratios, shape (n,).
@@ -87,7 +87,7 @@ def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float
     """Return the p-value of a claim from guessing the secret values of inserted canaries.
 
     A guess that knows nothing of the canary hits its value with probability ``chance``, so under the claim a guess hits
-    with probability at most f(chance), whatever ε: a few exact hits refute any of them (docs/mechanism.md, Theorem 3).
+    with probability at most f(chance), whatever ε: a few exact hits refute any of them (docs/checks.md, Theorem 3).
 
     Args:
         hits: Number of values guessed right.

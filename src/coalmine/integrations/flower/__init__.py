@@ -9,7 +9,7 @@
 
 `CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` lets nodes of a real
 deployment send canaries, and `LocalGrid` runs a ClientApp in this process. docs/flower.md explains each.
-`replay_strategy` needs no training: it replays rounds with and without one client (docs/replay.md).
+`replay_strategy` needs no training: it replays rounds with and without one client (docs/checks.md).
 """
 
 try:

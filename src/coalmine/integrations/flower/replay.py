@@ -1,4 +1,4 @@
-"""Replay of Flower strategies: one client more, the same randomness (docs/replay.md).
+"""Replay of Flower strategies: one client more, the same randomness (docs/checks.md).
 
 `replay_strategy` replays a strategy by itself. `StrategyChecks` does the same inside a training, for the audit.
 """

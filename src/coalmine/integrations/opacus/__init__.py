@@ -7,7 +7,7 @@
         print(result.view, result.summary)
 
 `audit_opacus` inserts gradients, and looks for `SampleCanaries` in the data. `OpacusAudit` takes any other audits.
-docs/opacus.md explains both. `replay_optimizer` looks for sensitivity bugs without a training (docs/replay.md).
+docs/opacus.md explains both. `replay_optimizer` looks for sensitivity bugs without a training (docs/checks.md).
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Replay of Opacus optimizers: one example more, the same randomness (docs/replay.md)."""
+"""Replay of Opacus optimizers: one example more, the same randomness (docs/checks.md)."""
 
 from __future__ import annotations
 

@@ -14,5 +14,5 @@
 `Canife` asks a `CanaryMaker` (`canaries`) for canaries and never looks inside it: `DesignedCanaries` is the paper's,
 `GivenUpdates` takes update vectors. `settings`, `method` and the report's section are the method in a run.
 
-docs/canife.md explains the audit, docs/canife-design.md how samples are designed and scored.
+docs/canife.md explains the audit, and how samples are designed and scored.
 """

@@ -8,7 +8,7 @@ s the norm of what the canary's client sends before clipping, over C. The loss i
 The first term says how strongly the pool's updates disturb the score; the second asks the canary to reach the clip
 norm. W = I/m is the paper's Loss 2 (covariance), W = 1 1ᵀ/m² its Loss 1 (mean update). W = ((m σ²/n) I + U Uᵀ)⁻¹ is the
 share of the likelihood ratio's separation that is lost at noise σ in a cohort of n: such a canary is designed for
-`likelihood_ratio_direction` rather than for ⟨ũ, u_c⟩. docs/canife-design.md has the derivation.
+`likelihood_ratio_direction` rather than for ⟨ũ, u_c⟩. docs/canife.md has the derivation.
 """
 
 from __future__ import annotations

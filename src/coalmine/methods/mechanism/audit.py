@@ -87,7 +87,7 @@ def check_mechanism(
     The mechanism is applied once to a sum of random unit vectors. The lower bound on ε is valid if it treats the
     updates in the sum alike. If a guarantee is claimed, several hundred calls with canaries of one coordinate each
     follow. Attacks learn the noise from part of these calls and test the claim on the others: is there enough noise
-    everywhere, fresh in every call, independent, of the right shape? docs/mechanism.md describes the attacks and proves
+    everywhere, fresh in every call, independent, of the right shape? docs/checks.md describes the attacks and proves
     their tests.
 
     Args:
