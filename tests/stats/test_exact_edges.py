@@ -26,7 +26,6 @@ from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.sequential import EProcess, _past_events
 from coalmine.stats.simultaneous_bound import claim_families, gdp, joint_p_value, significance_levels
-from coalmine.stats.tradeoff import PrivacyProfile
 
 NOTHING = ApproximateDP(0.0, 0.0)
 
@@ -137,14 +136,6 @@ def test_mirrored_losses_have_the_mirrored_fit(power):
 def test_trials_need_one_boolean_for_each_score(coins, shape):
     with pytest.raises(InputError, match="booleans"):
         EProcess(np.ones(1), 0.0).update(coins, np.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "deltas"), [([0.0, 1.0], [0.1, 0.2]), ([1.0, 1.0], [0.2, 0.1]), ([-0.1, 1.0], [0.2, 0.1])]
-)
-def test_profiles_fall_and_begin_at_zero_or_later(epsilons, deltas):
-    with pytest.raises(ValueError, match="privacy profile"):
-        PrivacyProfile(np.array(epsilons), np.array(deltas))
 
 
 def test_bounds_have_ten_stricter_values():

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from coalmine.arrays import Floats, Ints, finite_list
 from coalmine.errors import InputError
@@ -39,8 +38,8 @@ class Scores:
         >>> scores = Scores([3.0, 1.0, 2.0], [0.0, 1.5])
         >>> scores.counts(threshold=1.2)
         Counts(tp=2, fn=1, fp=1, tn=1)
-        >>> round(scores.auroc, 3)
-        0.917
+        >>> scores.max_accuracy
+        0.8
     """
 
     members: Floats
@@ -71,8 +70,7 @@ class Scores:
 
         An estimate from so few stands for nothing: tests of normality have little power, and ε is far out in the tail.
         """
-        sizes = [self.members.size, *([] if self.nonmembers is None else [self.nonmembers.size])]
-        return min(sizes) < FEW
+        return self.members.size < FEW or (self.nonmembers is not None and self.nonmembers.size < FEW)
 
     def counts(self, threshold: float) -> Counts:
         """Return the confusion matrix of guessing "member" for every score ≥ threshold."""
@@ -110,19 +108,6 @@ class Scores:
             if turns.all():
                 return fp[corners] / self.observed.size, tp[corners] / self.members.size
             corners = corners[np.concatenate([[True], turns, [True]])]
-
-    @property
-    def auroc(self) -> float:
-        """Area under the convex hull of the ROC curve."""
-        fpr, tpr = self.roc
-        return float(np.trapezoid(tpr, fpr))
-
-    def tpr_at(self, fpr: ArrayLike) -> Floats:
-        """Return the highest TPR at an FPR, on the convex hull of the ROC curve, elementwise."""
-        hull_fpr, hull_tpr = self.roc
-        # At FPR 0 the hull may rise vertically: its last corner there is the one that counts.
-        first = np.searchsorted(hull_fpr, 0.0, side="right") - 1
-        return np.asarray(np.interp(np.asarray(fpr, dtype=float), hull_fpr[first:], hull_tpr[first:]))
 
     @property
     def max_accuracy(self) -> float:
