@@ -76,6 +76,18 @@ def test_pages_count_the_lines_of_an_audit(page, sentence):
     assert counts == {"flower": {"new": 5, "changed": 2}, "integrations": {"new": 2, "changed": 0}}[page]
 
 
+def test_the_page_of_papers_names_code_that_exists():
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    places = re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", text)
+    assert len(places) > 30
+    for file, names in places:
+        code = (ROOT / "src" / "coalmine" / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w-]+)`", names):
+            assert re.search(rf"^(?:class|def) {name}\b|\"{name}\"", code, re.M), (file, name)
+    catalog = (ROOT / "reproductions" / "src" / "coalmine_reproductions" / "catalog.py").read_text(encoding="utf-8")
+    assert [name for name in re.findall(r"reproduce ([a-z\d-]+)`", text) if f'"{name}"' not in catalog] == []
+
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "reproductions").rglob("*.md"))]
 
 
