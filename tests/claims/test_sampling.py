@@ -135,7 +135,7 @@ def test_unknown_samplings_are_errors(text):
         (FixedSize(4), "population of 3, got 4"),
         (Observed(1, 2), "too small for 3"),
         (Scheduled([[0]]), "schedule has 1 rounds, .* 5"),
-        (Scheduled([[0]] * 4 + [[3]]), "round 4 .* 0 to 2"),
+        (Scheduled([[0]] * 4 + [[3]]), "participant 3.* 0 to 2"),
     ],
 )
 def test_samplings_that_do_not_fit_are_errors(sampling, message):

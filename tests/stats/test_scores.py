@@ -60,7 +60,7 @@ def test_the_roc_hull_has_the_corners_of_a_search_over_all_pairs(members, nonmem
 def test_a_deterministic_shift_has_its_known_metrics():
     x = special.ndtri((np.arange(10**4) + 0.5) / 10**4)
     scores = Scores(x + 1, x)
-    assert np.trapezoid(*scores.roc[::-1]) == pytest.approx(0.76034318, abs=5e-9)
+    assert scores.auroc == pytest.approx(0.76034318, abs=5e-9)
     assert scores.max_accuracy == pytest.approx(0.6915)
     assert epsilon_from_counts(scores.counts(1.0), delta=1e-6).lower == pytest.approx(1.0826592, abs=5e-8)
 
@@ -96,3 +96,7 @@ def test_scores_need_nonmembers_or_a_null_but_not_both():
         Scores([1.0], [0.0], NormalNull())
     with pytest.raises(InputError, match="observed"):
         Scores([1.0], null=NormalNull()).counts(0.0)
+
+
+def test_a_useless_score_has_area_one_half():
+    assert Scores(np.ones(5), np.ones(7)).auroc == 0.5

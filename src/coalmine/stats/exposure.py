@@ -239,7 +239,7 @@ class RandomGuessing:
     Example:
         >>> baseline = RandomGuessing(references=1000, canaries=101)
         >>> round(baseline.mean(), 2), round(baseline.median(), 2), round(baseline.mean(position=1), 2)
-        (1.43, 1.0, 7.18)
+        (1.43, 1.0, 7.17)
         >>> [round(end, 2) for end in baseline.sample_median_interval()]
         [0.73, 1.32]
     """

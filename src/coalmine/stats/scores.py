@@ -38,8 +38,8 @@ class Scores:
         >>> scores = Scores([3.0, 1.0, 2.0], [0.0, 1.5])
         >>> scores.counts(threshold=1.2)
         Counts(tp=2, fn=1, fp=1, tn=1)
-        >>> scores.max_accuracy
-        0.8
+        >>> round(scores.auroc, 3)
+        0.917
     """
 
     members: Floats
@@ -108,6 +108,12 @@ class Scores:
             if turns.all():
                 return fp[corners] / self.observed.size, tp[corners] / self.members.size
             corners = corners[np.concatenate([[True], turns, [True]])]
+
+    @property
+    def auroc(self) -> float:
+        """Area under the convex hull of the ROC curve."""
+        fpr, tpr = self.roc
+        return float(np.trapezoid(tpr, fpr))
 
     @property
     def max_accuracy(self) -> float:

@@ -3,7 +3,7 @@
 Trials come one after another, each with its own fair coin. Before each trial, a gambler who has seen the earlier ones
 bets on the coin, at odds that do not pay if the claim is true. The wealth then reaches 1/α, ever, with a probability of
 at most α (Ville's inequality), so it may be watched all the time and trials may stop as soon as it gets there.
-docs/anytime.md has the proofs.
+docs/proofs.md has the proofs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EProcess:
     def __init__(self, epsilons: Floats, delta: float) -> None:
         claims, inverse_slopes = epsilons.size, np.exp(-epsilons)
         half = delta / 2  # a fair coin halves both rates
-        # Per unit of stake: what a right bet wins, and what a trial without the event costs (docs/anytime.md, Eq. 2).
+        # Per unit of stake: what a right bet wins, and what a trial without the event costs (docs/proofs.md, Eq. 2).
         self._odds = (1 - half) * inverse_slopes / (1 + half * inverse_slopes)
         self._fee = half * inverse_slopes / (1 + half * inverse_slopes)
         self._imagined_right = _IMAGINED / (1 + inverse_slopes * math.exp(-_IMAGINED_EXCESS))
