@@ -20,7 +20,10 @@ class FakeModule(_DummyBackendModule):
 # torch's own way to write a device in Python.
 _setup_privateuseone_for_python_backend("fake", backend_module=FakeModule())
 FAKE = torch.device("fake:0")
-_MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+# Lengths of a packed sequence are always on the CPU, as in torch.
+_MOVES = (
+    torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default, torch.ops.aten._pack_padded_sequence.default,
+)  # fmt: skip
 
 
 class FakeTensor(torch.Tensor):
