@@ -30,7 +30,7 @@ import torch
 from coalmine import OneShot, plan
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import CanaryWarning
-from coalmine.methods.one_shot.canaries import PlantedCanaries, step_left
+from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
@@ -236,7 +236,7 @@ def _digits(settings: TrainingSettings, canaries: int, *, make_up: bool) -> dict
     rate = clients / len(splits.train)
     if make_up:
         server = settings.server
-        longer = server.learning_rate / step_left(rate * canaries, clients)
+        longer = server.learning_rate * (clients + rate * canaries) / clients
         settings = settings.model_copy(update={"server": server.model_copy(update={"learning_rate": longer})})
     audits = []
     if canaries:

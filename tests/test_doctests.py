@@ -35,6 +35,7 @@ def imported(name):
 def test_examples_print_what_they_show(name, tmp_path, monkeypatch):
     module = imported(name)
     monkeypatch.chdir(tmp_path)
-    results = doctest.testmod(module, optionflags=OPTIONS)
+    # Examples run as a user's script does: functions of coalmine itself are not searched for generators.
+    results = doctest.testmod(module, optionflags=OPTIONS, extraglobs={"__name__": "__main__"})
     assert results.attempted > 0
     assert results.failed == 0

@@ -37,7 +37,8 @@ def plain_transform(length):
 def dense_matrix(canaries):
     """All canaries by their definition S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁, with plain matrices in float64."""
     dim, rows = canaries.dim, canaries._rows
-    signs = [2.0 * (canaries._bytes >> layer & 1) - 1 for layer in (1, 2, 3)]
+    random = canaries._draw(0, dim)
+    signs = [2.0 * (random >> layer & 1) - 1 for layer in (0, 1, 2)]
     first, last = np.eye(dim), np.eye(dim)
     for mixing, place in ((first, canaries._first), (last, canaries._last)):
         mixing[place, place] = plain_transform(len(range(*place.indices(dim))))

@@ -9,7 +9,7 @@ import pytest
 from coalmine import OneShot
 from coalmine.cli import console
 from coalmine.errors import CanaryWarning
-from coalmine.methods.one_shot.canaries import extra_noise, step_left, warn_if_crowded, warn_if_loud
+from coalmine.methods.one_shot.canaries import extra_noise, warn_if_crowded, warn_if_loud
 from coalmine.protocol import Audit, View
 from coalmine.simulation.settings import TrainingSettings
 
@@ -43,7 +43,6 @@ def test_beside_canaries_a_round_is_shorter_by_their_share_and_otherwise_the_sam
     canaries = np.sum(list(audit._canaries.each(np.flatnonzero(audit.members))), axis=0)  # clip norm 1
     expected = (alone.updates[0] * 20 + canaries) / 30
     np.testing.assert_allclose(beside.updates[0], expected, atol=1e-6)
-    assert step_left(10, 20) == 20 / 30
 
 
 def test_canaries_add_noise_of_their_number_over_the_dimensions():

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.orthogonal import OrthogonalCanaries
+from coalmine.methods.one_shot.families import OrthogonalCanaries
 from coalmine.methods.one_shot.scores import cosine_null, cosines
 
 LEVEL = 1e-4

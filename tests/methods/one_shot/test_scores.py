@@ -1,10 +1,13 @@
 """Scores are pluggable: everything that one needs is in its class."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.methods.one_shot.scores import SCORES, Max, Score, find_score
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.scores import SCORES, Score, find_score
 from coalmine.methods.one_shot.views import parse_view
 
 
@@ -19,32 +22,30 @@ from coalmine.methods.one_shot.views import parse_view
     ],
 )
 def test_a_view_has_its_scores_the_default_first(view, names):
-    assert [name for name, score in SCORES.items() if score.fits(parse_view(view))] == names
     assert find_score(None, parse_view(view), view) == names[0]
+    for name in SCORES:
+        if name in names:
+            assert find_score(name, parse_view(view), view) == name
+        else:
+            with pytest.raises(InputError, match=f"{name} does not support the view {view}"):
+                find_score(name, parse_view(view), view)
 
 
 class Last(Score):
     """Cosine with the last release."""
 
     name = "last"
-    arrays = ("last",)
+    views = "several releases"
+    arrays: ClassVar = {"last": 0.0}
 
-    def __init__(self, history):
-        super().__init__(history)
-        self.last = np.zeros(history.count)
-
-    @classmethod
-    def fits(cls, view):
-        return Max.fits(view)
-
-    def add(self, observation):
-        self.last = observation.cosines
+    def process(self, observation):
+        self.last = observation.dots / observation.lengths
 
     def values(self):
         return self.last
 
-    def null(self):
-        return self.history.cosine
+    def null_of_values(self):
+        return self.cosine
 
 
 def test_a_new_score_needs_nothing_but_its_class(monkeypatch):

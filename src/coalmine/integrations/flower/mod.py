@@ -10,7 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from coalmine.errors import InputError
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.methods.one_shot.canaries import UpdateCanaries, update_canaries
+from coalmine.methods.one_shot.canaries import update_canaries
+from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector
 
 _SIZES = ("coalmine.dim", "coalmine.count", "coalmine.seed")

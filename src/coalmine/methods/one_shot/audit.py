@@ -37,12 +37,11 @@ from coalmine.methods.one_shot.canaries import (
     clip_scale,
     family_for,
     largest_clip_norm,
-    matched_filter,
     noise_scale,
     warn_if_crowded,
     warn_if_loud,
 )
-from coalmine.methods.one_shot.scores import SCORES, Evidence, find_score
+from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
 from coalmine.protocol import Audit, Release, Vector, View
@@ -55,7 +54,6 @@ from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
 from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor, like, norm, to_numpy
 
-_MOST_CANARIES = 1_000_000  # as many as scores can be kept for
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
 
 
@@ -137,8 +135,6 @@ class OneShot(Audit):
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
         self.norm = None if norm is None else check_positive("norm", norm)
-        if self.canaries > _MOST_CANARIES:
-            raise InputError(f"canaries must be at most {_MOST_CANARIES:,}, got {canaries:,}")
         if design not in get_args(Design):
             raise InputError(f"design must be coin-flips or fixed, got {design!r}")
         self.design: Design = design
@@ -146,69 +142,76 @@ class OneShot(Audit):
         check_kind("participation", self.participation, Sampling, "a text such as epochs:1 or a Sampling")
         count = 2 * self.canaries
         self.participation.check(count, self.rounds)
+        # Expected share of the canaries that take part in each round.
+        self._rates = [self.participation.expected(count, self.rounds, t) / count for t in range(self.rounds)]
         self._drawn: dict[int, Ints] = {}  # canaries of each round, where the training draws them itself
         self._largest_draw: FixedSize | None = None
         self.family: str = family or family_for(self.dim, count)
         check_room(self.family, self.dim, count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
-        self._noise_scale = noise_scale(noise_per_layer, known_layers)
-        self._canaries = CanarySet(
-            dim=self.dim,
-            canaries=self.canaries,
-            family=self.family,
-            design=design,
-            layers=known_layers,
-            seed=self.seed,
-            scale=self._noise_scale,
-        )
+        self._noise_scale: Vector | None = None
+        if noise_per_layer is not None:
+            self._noise_scale = noise_scale(noise_per_layer, known_layers)
+        self._draw_canaries(known_layers, scale=self._noise_scale)
         self.members = self._canaries.members
         self._plants = True
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
+    def _draw_canaries(self, layers: Layers | None, scale: Vector | None) -> None:
+        self._canaries = CanarySet(
+            dim=self.dim, canaries=self.canaries, family=self.family, design=self.design, layers=layers,
+            seed=self.seed, scale=scale,
+        )  # fmt: skip
+
     def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
         self.view, self._view = view, parse_view(view)
-        _check_rounds(view, self._view, self.rounds)
+        every, late = self._view.every or 1, [round for round in self._view.at if round >= self.rounds]
+        if every > self.rounds:
+            raise InputError(f"the view {view} skips all {self.rounds} rounds: use final, or a smaller N")
+        if late:
+            raise InputError(f"the view {view} includes round {late[0]}, but rounds run from 0 to {self.rounds - 1}")
         self.score = find_score(score, self._view, view)
         self.views = (self._view,)
         if self._plants and self._view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
-        self._initial = self._read_initial(initial)
+        layers, scale, noise = self._canaries.layers, self._canaries.scale, self._noise_scale
+        self._names = () if layers is None else tuple(layers.names)
+        if needs_initial(view) != (initial is not None):
+            raise InputError(
+                f"the view {view} compares models: pass initial=, the model before the first round"
+                if initial is None
+                else f"the view {view} does not compare models: leave out initial="
+            )
+        self._initial: Vector | None = None
+        if initial is not None:
+            start = check_flat(flat(initial, self._names), "the initial model", self.dim)
+            self._initial = copy.deepcopy(start)
         self._previous = self._initial  # the model that the next release is compared with
         # In which rounds plant and observe were called, and the norm of the canaries in each.
-        self._planted, self._observed, self._aborted = (np.zeros(self.rounds, dtype=bool) for _ in range(3))
-        self._norms, self._clip_norms = np.full(self.rounds, np.nan), np.full(self.rounds, np.nan)
-        # How often each canary was due since the last release.
-        self._due = np.zeros(self._canaries.count, dtype=np.int64)
+        self._planted, self._observed, self._aborted = np.zeros((3, self.rounds), dtype=bool)
+        self._norms, self._clip_norms = np.full((2, self.rounds), np.nan)
+        count = self._canaries.count
+        self._due = np.zeros(count, dtype=np.int64)  # how often each canary was due since the last release
         # Where all canaries take part in the same rounds, known to the adversary, their scores are one dot product.
-        self._shares_rounds = self.participation.knowledge == "rounds" and {
-            len(self._present(t)) for t in range(self.rounds)
-        } <= {0, self._canaries.count}
+        self._shares_rounds = self.participation.knowledge == "rounds" and all(
+            len(self._present(t)) in (0, count) for t in range(self.rounds)
+        )
+        self._knows_rounds = self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
         takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
-        self._evidence = Evidence(SCORES[self.score], self._canaries.dense, **takes_part)
+        self._evidence = SCORES[self.score](self._canaries.dense, **takes_part)
         self._in_tensors: StrataEvidence | None = None
         if self._canaries.strata:
             self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
-        self._weights = matched_filter(self._canaries.scale, self._noise_scale)
-        self._checks = TrainingChecks(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
+        # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
+        self._weights = scale
+        if noise is not None:
+            self._weights = noise**-2 if scale is None else scale / noise**2
+        self._checks = TrainingChecks(self.dim, self.rounds, self.seed, layers, noise)
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
-
-    def _read_initial(self, initial: AnyVector | None) -> Vector | None:
-        """Return the initial model as a vector if the view compares with it, or None."""
-        if not needs_initial(self.view):
-            if initial is not None:
-                raise InputError(f"the view {self.view} does not compare models: leave out initial=")
-            return None
-        if initial is None:
-            raise InputError(f"the view {self.view} compares models: pass initial=, the model before the first round")
-        return copy.deepcopy(check_flat(flat(initial, self._tensor_names), "the initial model", self.dim))
-
-    @property
-    def _tensor_names(self) -> Sequence[str]:
-        return () if self._canaries.layers is None else self._canaries.layers.names
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -251,7 +254,7 @@ class OneShot(Audit):
         """
         if not self._plants:
             return
-        due = self.canaries * max(self._rate(round) for round in range(self.rounds))
+        due = self.canaries * max(self._rates)
         if clients is not None:
             warn_if_crowded(due, clients)
         warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
@@ -267,15 +270,17 @@ class OneShot(Audit):
         even_noise: bool = False,
     ) -> None:
         """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
-        if layers is not None and clip_norms is not None:
-            self._canaries = replace(self._canaries, scale=clip_scale(clip_norms, Layers.of(layers).check(self.dim)))
-            self._watch(self.view, self.score, self._initial)
-        if layers is not None and self._canaries.layers is None:
+        if layers is not None:
             named = Layers.of(layers).check(self.dim)
-            if stratify and not self._planted.any():
-                self._canaries = replace(self._canaries, layers=named)
+            scale, known = self._canaries.scale, self._canaries.layers
+            if clip_norms is not None:
+                scale = clip_scale(clip_norms, named)
+            stratified = named if known is None and stratify and not self._planted.any() else known
+            if clip_norms is not None or stratified is not known:
+                self._draw_canaries(stratified, scale)
                 self._watch(self.view, self.score, self._initial)
-            self._checks.layers = named
+            if known is None:
+                self._checks.layers = named
         self._checks.even_noise |= even_noise
         self._checks.sampling = sampling or self._checks.sampling
         self._checks.noise_multiplier = noise_multiplier or self._checks.noise_multiplier
@@ -289,10 +294,6 @@ class OneShot(Audit):
         return self.participation.draw(
             self._canaries.count, self.rounds, seed=self.seed, round=round, purpose="participation"
         )
-
-    def _rate(self, round: int) -> float:
-        """Return the expected share of the canaries that take part in a round."""
-        return self.participation.expected(self._canaries.count, self.rounds, round) / self._canaries.count
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> PlantedCanaries | None:
         """Return the canaries to add to a round's sum.
@@ -315,28 +316,10 @@ class OneShot(Audit):
         if trial is not None:
             return None
         start = time.perf_counter()
-        self._check_plant(round)
-        if not check_number("clip_norm", clip_norm) > 0:
-            raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
-        if math.isinf(clip_norm) and self.norm is None:
-            raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
-        length = clip_norm if self.norm is None else min(clip_norm, self.norm)
-        present = self._present(round)
-        self._planted[round], self._norms[round], self._clip_norms[round] = True, length, clip_norm
-        self._due[present] += 1
-        planted = None
-        if self._plants:
-            # They count as the expected number of clients: the actual one would reveal how many are inserted.
-            planted = self._canaries.planted(present, length, self._rate(round) * self.canaries, self._kind)
-            self._inserted = (round, planted)
-        self._seconds += time.perf_counter() - start
-        return planted
-
-    def _check_plant(self, round: int) -> None:
-        """Raise if a round does not exist, or is not the next one."""
         if self._finished:
             raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
-        self._check_round(check_count("round", round, least=0))
+        if check_count("round", round, least=0) >= self.rounds:
+            raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
         if self._planted[round]:
             raise InputError(f"plant was already called for round {round}: call it once per round")
         missing = np.flatnonzero(~self._planted[:round])
@@ -345,10 +328,21 @@ class OneShot(Audit):
                 f"plant was called for round {round} before {list_rounds(missing)}: call it in the order of rounds, "
                 "and skip for rounds that were aborted"
             )
-
-    def _check_round(self, round: int) -> None:
-        if not 0 <= round < self.rounds:
-            raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
+        if not check_number("clip_norm", clip_norm) > 0:
+            raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
+        length = clip_norm if self.norm is None else min(clip_norm, self.norm)
+        if math.isinf(length):
+            raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
+        present = self._present(round)
+        self._planted[round], self._norms[round], self._clip_norms[round] = True, length, clip_norm
+        self._due[present] += 1
+        planted = None
+        if self._plants:
+            # They count as the expected number of clients: the actual one would reveal how many are inserted.
+            planted = self._canaries.planted(present, length, self._rates[round] * self.canaries, self._kind)
+            self._inserted = (round, planted)
+        self._seconds += time.perf_counter() - start
+        return planted
 
     def record(self, release: Release) -> None:
         """Score all canaries, inserted and held out, against a release, and note it for the checks.
@@ -359,77 +353,65 @@ class OneShot(Audit):
         """
         if release.trial is not None:
             return
-        start = time.perf_counter()
-        vector = flat(release.vector, self._tensor_names)
-        release = replace(release, vector=check_flat(vector, f"the release of round {release.round}", self.dim))
-        inspected = self._plants and release.kind == "update"
-        if inspected:
-            self._inspect(release)
-        if not inspected or self._view.kind == "update":
-            self._check_release(release)
+        start, round = time.perf_counter(), release.round
+        vector = check_flat(flat(release.vector, self._names), f"the release of round {round}", self.dim)
+        release = replace(release, vector=vector)
+        for_checks = self._plants and release.kind == "update"
+        if for_checks and round < self.rounds and self._planted[round] and not self._aborted[round]:
+            inserted = None
+            if self._inserted is not None and self._inserted[0] == round:
+                # A training may add its noise to the sum in place, and even release the same array.
+                inserted = self._inserted[1].as_planted()
+            self._inserted = None  # frees its memory before the canaries are scored
+            self._checks.record(release, float(self._clip_norms[round]), inserted)
+            del inserted
+        if not for_checks or self._view.kind == "update":
             self._score(release)
         self._seconds += time.perf_counter() - start
 
-    def _inspect(self, release: Release) -> None:
-        """Record an update for the checks."""
-        round = release.round
-        if 0 <= round < self.rounds and self._planted[round] and not self._aborted[round]:
-            planted_in, planted = self._inserted or (round, None)
-            self._inserted = None  # frees its memory before the canaries are scored
-            # A training may add its noise to the sum in place, and even release the same array.
-            inserted = planted.as_planted() if planted is not None and planted_in == round else None
-            del planted
-            self._checks.record(release, float(self._clip_norms[round]), inserted)
-
-    def _check_release(self, release: Release) -> None:
-        """Raise if the view cannot see a release, or not at this time."""
-        round = release.round
+    def _score(self, release: Release) -> None:
+        """Add a release to the scores."""
+        round, vector = release.round, release.vector
         if release.kind != self._view.kind:
             raise InputError(f'the view {self.view} takes releases of kind "{self._view.kind}", got "{release.kind}"')
-        self._check_round(round)
+        if round >= self.rounds:
+            raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
         if not self._view.shows(round, self.rounds):
             raise InputError(f"the view {self.view} does not see round {round}")
         if self._observed[round]:
             raise InputError(f"round {round} was already observed: call observe once per release")
         if not self._planted[round]:
             raise InputError(f"plant was not called for round {round}: call it before observe")
-
-    def _score(self, release: Release) -> None:
-        """Add a release to the scores."""
-        round, vector = release.round, release.vector
         change = vector if self._previous is None else vector - like(self._previous, vector)
         if self._weights is not None:
             change = change * like(self._weights, change)
         length = norm(change)
         epochs = self.participation
         ends_epoch = isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
-        if length > 0:
-            terms: Any = {"shift": self._shift(release), "rate": self._rate(round), "ends_epoch": ends_epoch}
-            dense = self._due[: self._canaries.dense.count]
-            self._evidence.add(change, length, due=dense, **terms)
-            if self._in_tensors is not None:
-                self._in_tensors.add(change, due=self._due, **terms)
-        elif self._due.any():
+        if length == 0 and self._due.any():
             raise InputError(
                 f"round {round} released a zero update although canaries took part: call skip if it was aborted"
             )
-        else:
-            self._evidence.add_nothing(ends_epoch=ends_epoch)
+        if length > 0:
+            # What an inserted canary adds to its dot product with the release, if that is known.
+            shift = None
+            if release.kind == "update" and release.divisor is not None:
+                shift = float(self._norms[round]) / release.divisor
+            elif SCORES[self.score].needs_divisor:
+                raise InputError(
+                    f"the score {self.score} needs the number that the sum of round {round} was divided by: give "
+                    "observe(divisor=…), or use the score max"
+                )
+            terms: Any = {"shift": shift, "rate": self._rates[round], "ends_epoch": ends_epoch}
+            self._evidence.add(change, length, due=self._due[: self._canaries.dense.count], **terms)
+            if self._in_tensors is not None:
+                self._in_tensors.add(change, due=self._due, **terms)
+        elif ends_epoch:
+            self._evidence.end_epoch()
         self._observed[round] = True
         self._due = np.zeros_like(self._due)
         if self._previous is not None and not shows_one_release(self._view):
             self._previous = copy.deepcopy(vector)
-
-    def _shift(self, release: Release) -> float | None:
-        """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""
-        if release.kind == "update" and release.divisor is not None:
-            return float(self._norms[release.round]) / release.divisor
-        if SCORES[self.score].needs_divisor:
-            raise InputError(
-                f"the score {self.score} needs the number that the sum of round {release.round} was divided by: give "
-                "observe(divisor=…), or use the score max"
-            )
-        return None
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.
@@ -448,7 +430,8 @@ class OneShot(Audit):
 
     def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
         """Record a check that the training or an integration made by itself, and its findings."""
-        self._checks.looked_at(check)
+        if check not in self._checks.looked_at:
+            self._checks.looked_at.append(check)
         self._checks.facts.extend(findings)
 
     def discard(self, round: int) -> None:
@@ -571,16 +554,23 @@ class OneShot(Audit):
             expected=self._evidence.expected_separation(),
         )
         test, warnings = normality(inserted, "inserted")
-        like_members = claim is None or self._is_like_members(claim)
+        like_members = claim is None or self.participation == (self.members_participation or claim.sampling)
         if not like_members:
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
             # their own, which other draws do not refute.
             self._checks.sampling = self._checks.claimed_sampling(claim) or EveryRound()
-        checks, findings = self._checks.findings(
-            tested, None if self._in_tensors is None else self._in_tensors.findings
-        )
+        in_tensors = None if self._in_tensors is None else self._in_tensors.findings
+        checks, findings = self._checks.findings(tested, in_tensors)
         if not like_members:
             findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in findings]
+        config = self._config()
+        # The clip norm that `plant` was told: one number, the range of several, or none.
+        clips = self._clip_norms[~np.isnan(self._clip_norms)]
+        if clips.size:
+            low, high = float(clips.min()), float(clips.max())
+            config["clip_norm"] = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            if math.isinf(high):
+                config["clip_norm"] = "none"
         self._finished = True
         return Result(
             method="one-shot",
@@ -601,7 +591,7 @@ class OneShot(Audit):
             warnings=[*warnings, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
-            config=self._config() | self._clipping(),
+            config=config,
         )
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
@@ -638,11 +628,6 @@ class OneShot(Audit):
     # The claim
 
     @property
-    def _knows_rounds(self) -> bool:
-        """Whether the score uses the rounds in which a canary takes part."""
-        return self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
-
-    @property
     def sampling(self) -> Sampling:
         """Sampling to account for, against an adversary who knows what the score uses."""
         if not self._knows_rounds:
@@ -653,10 +638,6 @@ class OneShot(Audit):
             times[self._present(round)] += 1
         most = max(1, int(times.max()))
         return EveryRound() if most == self.rounds else AtMost(most)
-
-    def _is_like_members(self, claim: Claim) -> bool:
-        """Whether canaries take part as those do whom the claim protects."""
-        return self.participation == (self.members_participation or claim.sampling)
 
     def tested_claim(self, claim: Claim) -> Claim:
         """Return what a training's claim promises to these canaries, which is what their scores can test.
@@ -676,14 +657,18 @@ class OneShot(Audit):
         if claim.rounds is None:
             claim = claim.replace(rounds=self.rounds)
         secret = isinstance(claim.sampling, Poisson | FixedSize)
-        unchanged = self._is_like_members(claim) and not (secret and self._knows_rounds)
+        like_members = self.participation == (self.members_participation or claim.sampling)
+        unchanged = like_members and not (secret and self._knows_rounds)
         if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
             return claim
-        # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is
-        # never more private, can have the smaller ε.
-        sampling = self.sampling
-        candidates = [sampling, EveryRound()] if isinstance(sampling, FixedSize) else [sampling]
-        return min((claim.replace(sampling=candidate) for candidate in candidates), key=lambda tested: tested.epsilon)
+        tested = claim.replace(sampling=self.sampling)
+        if isinstance(tested.sampling, FixedSize):
+            # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which
+            # is never more private, can have the smaller ε.
+            always = claim.replace(sampling=EveryRound())
+            if always.epsilon < tested.epsilon:
+                return always
+        return tested
 
     # Checkpoints
 
@@ -716,16 +701,10 @@ class OneShot(Audit):
 
     def _config(self) -> dict[str, Any]:
         names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
-        uneven = {} if self.noise_per_layer is None else {"noise_per_layer": self.noise_per_layer}
-        return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)} | uneven
-
-    def _clipping(self) -> dict[str, str]:
-        """Return the setting ``clip_norm`` that `plant` was told: one number, the range of several, or ``none``."""
-        norms = self._clip_norms[~np.isnan(self._clip_norms)]
-        if not norms.size:
-            return {}
-        ends = list(dict.fromkeys([float(norms.min()), float(norms.max())]))
-        return {"clip_norm": "none" if ends[-1] == np.inf else " to ".join(f"{end:g}" for end in ends)}
+        config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
+        if self.noise_per_layer is not None:
+            config["noise_per_layer"] = self.noise_per_layer
+        return config
 
 
 def _read_model(model: Any) -> tuple[int, VectorKind, Layers | None]:
@@ -745,12 +724,3 @@ def _read_model(model: Any) -> tuple[int, VectorKind, Layers | None]:
         )
     layers = Layers.of(model)
     return check_count("the number of parameters", layers.dim, least=2), VectorKind.of(model), layers
-
-
-def _check_rounds(name: str, view: View, rounds: int) -> None:
-    """Raise if a view asks for rounds that the training does not have."""
-    if view.every is not None and view.every > rounds:
-        raise InputError(f"the view {name} skips all {rounds} rounds: use final, or a smaller N")
-    for round in view.at:
-        if round >= rounds:
-            raise InputError(f"the view {name} includes round {round}, but rounds run from 0 to {rounds - 1}")

@@ -13,18 +13,15 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Bools, Ints
 from coalmine.errors import CanaryWarning, InputError, check_count, check_positive, did_you_mean
 from coalmine.layers import Layers
+from coalmine.methods.one_shot.families import OrthogonalCanaries, UpdateCanaries
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
-from coalmine.methods.one_shot.orthogonal import OrthogonalCanaries
 from coalmine.methods.one_shot.strata import Stratum, draw_strata
 from coalmine.protocol import Contribution, Vector
 from coalmine.seeds import generator
@@ -37,43 +34,7 @@ _MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 _ROUNDING = 1e-6  # by which shares that should be 1 may be off
 
 
-class UpdateCanaries(Protocol):
-    """Random unit vectors, generated from a seed when they are needed and never stored.
-
-    They are the same on every device. Dot products are computed where the vector is, sums on the device that is asked
-    for (None is NumPy on the CPU).
-    """
-
-    @property
-    def dim(self) -> int:
-        """Number of coordinates of a canary: the model's parameters."""
-
-    @property
-    def count(self) -> int:
-        """Number of canaries, inserted and held out."""
-
-    @property
-    def seed(self) -> int:
-        """Seed: the same seed gives the same canaries in every process."""
-
-    @property
-    def orthonormal(self) -> bool:
-        """Whether all canaries are orthogonal to each other."""
-
-    def dots(self, vector: Vector) -> Floats:
-        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-
-    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
-        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-
-    def canary(self, index: int) -> Vector:
-        """Return one canary, (dim,)."""
-
-    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
-        """Yield these canaries one by one, for indices in ascending order."""
-
-
-FAMILIES: dict[str, type[HadamardCanaries] | type[OrthogonalCanaries] | type[GaussianCanaries]] = {
+FAMILIES: dict[str, type[UpdateCanaries]] = {
     "hadamard": HadamardCanaries,
     "orthogonal": OrthogonalCanaries,
     "gaussian": GaussianCanaries,
@@ -202,11 +163,13 @@ class PlantedCanaries(Contribution):
 
 def energy(total: AnyVector, kind: VectorKind) -> float:
     """Return the squared norm of a vector, in pieces, since converting another float type makes a copy."""
-    parts = (flat(total[part]) for part in pieces(len(total), kind.work_device))
-    return sum(dot(part, part) for part in parts)
+    energy = 0.0
+    for part in pieces(len(total), kind.work_device):
+        numbers = flat(total[part])
+        energy += dot(numbers, numbers)
+    return energy
 
 
-@dataclass(frozen=True, kw_only=True)
 class CanarySet:
     """The canaries of an audit, inserted and held out.
 
@@ -218,42 +181,34 @@ class CanarySet:
         layers: The model's tensors, or None if they are unknown and all canaries are dense.
         seed: Seed of the canaries and for which of them are inserted.
         scale: What each parameter is multiplied by when canaries are inserted, (dim,), or None.
+
+    Attributes:
+        count: Number of canaries, inserted and held out.
+        members: Which canaries are inserted, (count,).
+        strata: Canaries in single tensors, the last ones.
+        dense: Canaries that use all coordinates: the first ones.
     """
 
-    dim: int
-    canaries: int
-    family: str
-    design: Design
-    layers: Layers | None
-    seed: int
-    scale: Vector | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of canaries, inserted and held out."""
-        return 2 * self.canaries
-
-    @cached_property
-    def members(self) -> Bools:
-        """Which canaries are inserted, (count,)."""
-        return draw_members(self.canaries, design=self.design, seed=self.seed)
-
-    @cached_property
-    def strata(self) -> list[Stratum]:
-        """Canaries in single tensors."""
-        return [] if self.layers is None else draw_strata(self.layers, count=self.count, seed=self.seed)
-
-    @cached_property
-    def dense(self) -> UpdateCanaries:
-        """Canaries that use all coordinates: the first ones."""
-        count = self.strata[0].first if self.strata else self.count
-        return update_canaries(self.family, dim=self.dim, count=count, seed=self.seed)
+    def __init__(
+        self, *, dim: int, canaries: int, family: str, design: Design, layers: Layers | None, seed: int,
+        scale: Vector | None = None,
+    ) -> None:  # fmt: skip
+        self.dim, self.layers, self.scale, self.count = dim, layers, scale, 2 * canaries
+        self.members = draw_members(canaries, design=design, seed=seed)
+        self.strata: list[Stratum] = []
+        if layers is not None:
+            self.strata = draw_strata(layers, count=self.count, seed=seed)
+        count = self.strata[0].indices.start if self.strata else self.count
+        self.dense = update_canaries(family, dim=dim, count=count, seed=seed)
+        self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
     def total(self, members: Sequence[int], device: Device = None) -> Vector:
         """Return the sum of some canaries, (dim,)."""
+        if not len(members):
+            return zeros(self.dim, device)
         weights = np.zeros(self.count)
         weights[list(members)] = 1.0
-        total = self.dense.total(weights[: self.dense.count], device) if len(members) else zeros(self.dim, device)
+        total = self.dense.total(weights[: self.dense.count], device)
         for stratum in self.strata:
             if weights[stratum.indices].any():
                 total[on(device, stratum.coordinates)] += stratum.canaries.total(weights[stratum.indices], device)
@@ -262,11 +217,13 @@ class CanarySet:
     def each(self, members: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one, for indices in ascending order."""
         scale = 1.0 if self.scale is None else on(device, self.scale)
-        for canary in self.dense.each([index for index in members if index < self.dense.count], device):
+        chosen = np.asarray(members, dtype=np.int64)
+        for canary in self.dense.each(chosen[chosen < self.dense.count].tolist(), device):
             yield canary * scale
         for stratum in self.strata:
-            inside = range(stratum.first, stratum.first + stratum.canaries.count)
-            for part in stratum.canaries.each([index - stratum.first for index in members if index in inside], device):
+            first, stop = stratum.indices.start, stratum.indices.stop
+            inside = chosen[(chosen >= first) & (chosen < stop)] - first
+            for part in stratum.canaries.each(inside.tolist(), device):
                 canary = zeros(self.dim, device)
                 canary[on(device, stratum.coordinates)] = part
                 yield canary * scale
@@ -274,36 +231,25 @@ class CanarySet:
     def planted(self, present: Ints, norm: float, clients: float, kind: VectorKind) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
         kind.check_holds(norm / self.dim**0.5, f"canaries of norm {norm:g} in {self.dim:,} dimensions")
-        members, device = tuple(present[self.members[present]].tolist()), kind.work_device
+        members = tuple(present[self.members[present]].tolist())
         # Canaries of every round have the same sum each time.
-        unit = self._sums.get(members)
-        if unit is None:
-            unit = self.total(members, device)
-            self._sums.clear()
+        if self._last_sum is not None and self._last_sum[0] == members:
+            total = kind.give(self._last_sum[1] * float(norm))
+        else:
+            unit = self.total(members, kind.work_device)
+            self._last_sum = None
             if self.dim <= _MOST_KEPT:
-                self._sums[members] = unit
-        total = kind.give(unit * float(norm) if norm != 1 or self._sums else unit)
+                self._last_sum = (members, unit)
+            # A sum that is kept must not be what the training adds its noise to.
+            total = kind.give(unit * float(norm) if norm != 1 or self._last_sum else unit)
         return PlantedCanaries(
-            total,
-            clients,
-            len(members),
-            canaries=self,
-            members=members,
-            norm=norm,
-            kind=kind,
+            total, clients, len(members), canaries=self, members=members, norm=norm, kind=kind,
             energy=energy(total, kind),
-        )
-
-    @cached_property
-    def _sums(self) -> dict[tuple[int, ...], Vector]:
-        """The last sum of canaries of length 1, by who they were."""
-        return {}
+        )  # fmt: skip
 
 
-def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | None) -> Vector | None:
-    """Return the noise of each parameter as a share of the claimed one, (dim,), or None if it is the same for all."""
-    if noise_per_layer is None:
-        return None
+def noise_scale(noise_per_layer: Mapping[str, float], layers: Layers | None) -> Vector:
+    """Return the noise of each parameter as a share of the claimed one, (dim,)."""
     if layers is None:
         raise InputError("noise_per_layer names tensors: pass layers= too, such as the module")
     scale = layers.spread(noise_per_layer, "noise_per_layer")
@@ -313,7 +259,8 @@ def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | No
             "noise_per_layer must be above 1 for one tensor if it is below 1 for another, got at most "
             f"{scale.max():g} and {scale.min():g}: no clip norms per tensor would keep the claim"
         )
-    return scale.astype(np.float32)
+    vector: Vector = scale.astype(np.float32)
+    return vector
 
 
 def largest_clip_norm(noise_per_layer: Mapping[str, float]) -> tuple[str, float] | None:
@@ -348,37 +295,11 @@ def clip_scale(clip_norms: Mapping[str, float], layers: Layers) -> Vector:
     return scale
 
 
-def matched_filter(scale: Vector | None, noise: Vector | None) -> Vector | None:
-    """Return what to multiply releases by before they are compared with unscaled canaries, (dim,); None for 1.
-
-    Args:
-        scale: Factors of the canaries, (dim,), or None for 1.
-        noise: Noise of each parameter, relative to the claimed one, (dim,), or None for 1.
-    """
-    if scale is None or noise is None:
-        return scale if noise is None else noise**-2
-    return scale / noise**2
-
-
 # What canaries cost the training that they join. Beside n clients, m canaries of the clip norm C do two things to a
 # round's average. They enlarge its divisor from n to n + m, so clients and noise both move the model n / (n + m) times
 # as far; a server learning rate that is (n + m) / n times as large undoes that. And they add a vector of random
 # direction and length C √m, like noise of standard deviation C √(m / d) per coordinate, where the mechanism's own has
 # z C: together √(1 + m / (d z²)) times as large, which nothing undoes, but it is small as long as m is far below d z².
-
-
-def step_left(canaries: float, clients: float) -> float:
-    """Return how far a round moves the model beside canaries, relative to a round without them.
-
-    Args:
-        canaries: Expected number of canaries that a round's average counts.
-        clients: Expected number of clients in a round, above 0.
-
-    Example:
-        >>> step_left(canaries=25, clients=75)
-        0.75
-    """
-    return clients / (clients + canaries)
 
 
 def extra_noise(canaries: float, *, dim: int, noise_multiplier: float) -> float:
@@ -408,11 +329,11 @@ def warn_if_crowded(canaries: float, clients: float, *, advice: str | None = Non
     """
     if canaries <= clients:
         return
+    share = clients / (clients + canaries)
     if advice is None:
         advice = "use fewer canaries or more clients per round"
-        if clients > 0:
-            advice += f", or multiply the server's learning rate by {1 / step_left(canaries, clients):.2g}"
-    share = step_left(canaries, clients) if clients > 0 else 0.0
+        if share > 0:
+            advice += f", or multiply the server's learning rate by {1 / share:.2g}"
     warnings.warn(
         f"{canaries:,.4g} canaries beside {clients:,.4g} clients in a round: it moves the model only {share:.2g} times "
         f"as far as without canaries, which costs accuracy; {advice}. `coalmine plan` shows how many canaries you need",

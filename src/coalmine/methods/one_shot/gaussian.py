@@ -10,14 +10,15 @@ raw words of a bit generator are used, since NumPy keeps these streams the same 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector
 from coalmine.vectors import Device, as_int32, as_numbers, as_points, device_of, is_tensor, on, to_numpy
 
@@ -33,7 +34,7 @@ _CELLS = 1 << 16
 _FAR = 2.0**-10
 
 
-class GaussianCanaries:
+class GaussianCanaries(UpdateCanaries):
     """Independent canaries, uniform on the unit sphere.
 
     The null score of any update follows ``CosineNull(dim)``, whatever the update looks like. Canary i is a function of
@@ -48,8 +49,7 @@ class GaussianCanaries:
     orthonormal = False
 
     def __init__(self, *, dim: int, count: int, seed: int) -> None:
-        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
-        self.seed = check_count("seed", seed, least=0)
+        super().__init__(dim=dim, count=count, seed=seed)
         self._pairs = -(-self.dim // 2)
         # Short canaries share a stream: seeding one takes as long as generating thousands of points.
         self._together = max(1, _TILE // self._pairs)
@@ -97,7 +97,9 @@ class GaussianCanaries:
         shares = np.zeros(self._norms.shape)
         shares.flat[: self.count] = factors
         needed = np.flatnonzero(shares.any(axis=1))
-        self._measure(needed[np.isnan(self._norms[needed]).any(axis=1)], device)
+        unmeasured = needed[np.isnan(self._norms[needed]).any(axis=1)]
+        for numbers, turns, tiles in self._blocks(unmeasured, device):
+            self._norms[numbers] = np.sqrt(sum(_squares(tile) for _, tile in tiles)).reshape(turns.shape)
         total = on(device, np.zeros(self._pairs, dtype=np.complex64))
         for numbers, turns, tiles in self._blocks(needed, device):
             scales = on(device, (shares[numbers] * turns / self._norms[numbers]).astype(np.complex64).ravel())
@@ -108,22 +110,6 @@ class GaussianCanaries:
         vector: Vector = as_numbers(total)
         vector[1::2] *= -1
         return vector[: self.dim]
-
-    def canary(self, index: int) -> Vector:
-        """Return one canary, (dim,)."""
-        return next(self.each([index]))
-
-    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
-        """Yield these canaries one by one."""
-        for index in indices:
-            weights = np.zeros(self.count)
-            weights[index] = 1.0
-            yield self.total(weights, device)
-
-    def _measure(self, needed: Ints, device: Device) -> None:
-        """Compute the norms of the canaries of these streams."""
-        for numbers, turns, tiles in self._blocks(needed, device):
-            self._norms[numbers] = np.sqrt(sum(_squares(tile) for _, tile in tiles)).reshape(turns.shape)
 
     def _blocks(self, needed: Ints, device: Device) -> Iterator[tuple[Ints, Turns, Iterator[tuple[slice, Points]]]]:
         """Yield blocks of streams: their numbers, the rotations (streams, canaries per stream), and their tiles."""
@@ -138,9 +124,9 @@ class GaussianCanaries:
     def _tiles(self, streams: list[_Stream], turns: Turns, buffer: Points) -> Iterator[tuple[slice, Points]]:
         """Yield columns and the points of all canaries there, before rotation, in the reused ``buffer``."""
         device = device_of(buffer)
-        around, back = (
-            numbers if device is None else on(device, numbers.astype(np.complex64)) for numbers in (turns, turns.conj())
-        )
+        around, back = turns, turns.conj()
+        if device is not None:
+            around, back = on(device, around.astype(np.complex64)), on(device, back.astype(np.complex64))
         for start in range(0, self._pairs, _TILE):
             columns = slice(start, min(start + _TILE, self._pairs))
             width = columns.stop - start
@@ -176,7 +162,7 @@ class _Stream:
         if device is None:
             np.take(_near(), cells, out=points, mode="wrap")
         else:  # two bytes per point go to the device, as signed integers since it may not index by unsigned ones
-            points[:] = _near_on(str(device))[as_int32(on(device, cells.view(np.int16))) & (_CELLS - 1)]
+            points[:] = _near(str(device))[as_int32(on(device, cells.view(np.int16))) & (_CELLS - 1)]
         first, last = np.searchsorted(self._places, (self._made, self._made + count))
         points[on(device, self._places[first:last] - self._made)] = on(device, self._points[first:last])
         self._made += count
@@ -195,8 +181,8 @@ def _squares(points: Points) -> Floats:
     return result
 
 
-@lru_cache(maxsize=1)
-def _near() -> Points:
+@lru_cache(maxsize=4)
+def _near(device: str | None = None) -> Points:
     """Return 65,536 points that represent the normal distribution of the plane without its tail.
 
     Radii are quantiles and angles follow the golden ratio. Each point comes with its rotations by 90°, 180° and 270°,
@@ -206,11 +192,5 @@ def _near() -> Points:
     radii = np.sqrt(-2 * np.log1p((_FAR - 1) * (quarter + 0.5) / len(quarter)))
     angles = np.pi / 2 * (quarter * (math.sqrt(5) - 1) / 2 % 1)
     points = (radii * np.exp(1j * angles)).astype(np.complex64)
-    return np.concatenate([points, 1j * points, -points, -1j * points]).astype(np.complex64)
-
-
-@lru_cache(maxsize=4)
-def _near_on(device: str) -> Points:
-    """Return the points of `_near` on a device."""
-    points: Points = on(device, _near())
-    return points
+    all_points: Points = on(device, np.concatenate([points, 1j * points, -points, -1j * points]).astype(np.complex64))
+    return all_points

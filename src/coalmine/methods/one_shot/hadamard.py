@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector
 from coalmine.vectors import (
     Device,
@@ -43,7 +44,7 @@ _LEAST_LAST = 1 << 17  # coordinates that T₂ spreads what T₁ leaves out over
 _CHUNKS = 32  # parts of the coordinates, each with its own random rotation of the residues
 
 
-class HadamardCanaries:
+class HadamardCanaries(UpdateCanaries):
     """Orthonormal canaries, never stored.
 
     For a fixed update the null scores, given their magnitudes, have independent fair signs. Each is a sum of
@@ -62,8 +63,7 @@ class HadamardCanaries:
     orthonormal = True
 
     def __init__(self, *, dim: int, count: int, seed: int) -> None:
-        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
-        self.seed = check_count("seed", seed, least=0)
+        super().__init__(dim=dim, count=count, seed=seed)
         most = 1 << (self.dim.bit_length() - 1)
         if self.count > most:
             raise InputError(
@@ -81,7 +81,13 @@ class HadamardCanaries:
         # scores would vary together. T₂ on all coordinates spreads it, so nothing needs to be rotated then.
         chunks = 1 if transform_length(last) == transform_length(first) else _CHUNKS
         self._chunk = -(-whole // chunks) * self._rows
-        self._on_devices: dict[str, Signs] = {}
+        # By how much B rotates the residues of each chunk.
+        self._turns = [0]
+        if self._chunk < self._whole:
+            self._turns = (self._draw(2, 4 * _CHUNKS).view(np.uint32) % self._rows).tolist()
+        self._flips = (self._draw(1, self.count) & 1) * np.int8(2) - np.int8(1)  # the random sign S₀ of each canary
+        # One random byte per coordinate, of which bits 1, 2 and 3 are its signs S₁, S₂ and S₃, by device.
+        self._bytes: dict[str | None, Signs] = {}
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
@@ -90,7 +96,7 @@ class HadamardCanaries:
         for part in pieces(self.dim, device):
             mixed[part] = vector[part] * self._signs(0, part, device)
         transform(mixed[self._first])
-        self._flip_all(1, mixed)
+        self._flip(1, mixed, slice(0, self.dim))
         transform(mixed[self._last])
         # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
         folded = np.zeros(self._rows)
@@ -115,21 +121,10 @@ class HadamardCanaries:
         mixed[self._whole :] = on(device, spread[: self.dim - self._whole])
         self._flip(2, mixed, slice(self._whole, self.dim))
         transform(mixed[self._last])
-        self._flip_all(1, mixed)
+        self._flip(1, mixed, slice(0, self.dim))
         transform(mixed[self._first])
-        self._flip_all(0, mixed)
+        self._flip(0, mixed, slice(0, self.dim))
         return mixed
-
-    def canary(self, index: int) -> Vector:
-        """Return one canary, (dim,)."""
-        return next(self.each([range(self.count)[index]]))
-
-    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
-        """Yield these canaries one by one."""
-        for index in indices:
-            weights = np.zeros(self.count)
-            weights[index] = 1.0
-            yield self.total(weights, device)
 
     def _folds(self, device: Device) -> Iterator[tuple[slice, int]]:
         """Yield pieces of whole rows of K coordinates, and by how much B rotates their residues."""
@@ -138,48 +133,25 @@ class HadamardCanaries:
             for part in pieces(length, device, multiple=self._rows):
                 yield slice(start + part.start, start + part.stop), turn
 
-    def _flip_all(self, layer: int, vector: Vector) -> None:
-        """Multiply a vector by random signs, in place."""
-        for part in pieces(self.dim, device_of(vector)):
-            self._flip(layer, vector, part)
-
     def _flip(self, layer: int, vector: Vector, part: slice) -> None:
         """Multiply a part of a vector by its random signs, in place."""
-        numbers = vector[part]
-        numbers *= self._signs(layer, part, device_of(vector))
+        device = device_of(vector)
+        for piece in pieces(part.stop - part.start, device):
+            place = slice(part.start + piece.start, part.start + piece.stop)
+            numbers = vector[place]
+            numbers *= self._signs(layer, place, device)
 
     def _signs(self, layer: int, part: slice, device: Device) -> Signs:
         """Return the random signs S₁, S₂ or S₃ of a part of all coordinates, for ``layer`` 0, 1 or 2."""
-        signs = self._bytes_on(device)[part] >> layer
+        key = None if device is None else str(device)
+        if key not in self._bytes:
+            random = self._draw(0, self.dim)
+            random += random
+            self._bytes[key] = on(device, random)
+        signs = self._bytes[key][part] >> layer
         signs &= 2
         signs -= 1
         return signs
-
-    @cached_property
-    def _turns(self) -> list[int]:
-        """By how much the residues of each chunk are rotated: 0 if there is only one chunk."""
-        random = self._draw(2, 4 * _CHUNKS).view(np.uint32) % self._rows
-        return [0] if self._chunk == self._whole else random.tolist()
-
-    @cached_property
-    def _flips(self) -> Signs:
-        """The random sign S₀ of each canary, (count,)."""
-        return (self._draw(1, self.count) & 1) * np.int8(2) - np.int8(1)
-
-    @cached_property
-    def _bytes(self) -> Signs:
-        """One random byte per coordinate, (dim,), of which bits 1, 2 and 3 are the signs."""
-        random = self._draw(0, self.dim)
-        random += random
-        return random
-
-    def _bytes_on(self, device: Device) -> Signs:
-        """Return the random bytes on a device."""
-        if device is None:
-            return self._bytes
-        if str(device) not in self._on_devices:
-            self._on_devices[str(device)] = on(device, self._bytes)
-        return self._on_devices[str(device)]
 
     def _draw(self, stream: int, count: int) -> Signs:
         """Return random bytes."""
@@ -191,7 +163,7 @@ class HadamardCanaries:
 
 def transform_length(dim: int) -> int:
     """Return the largest q · 2ʲ up to ``dim`` with q < 64, more than 31/32 of it: a length that `transform` accepts."""
-    power = _power(dim)
+    power = max(0, dim.bit_length() - _FIRST_BITS)
     return dim >> power << power
 
 
@@ -208,34 +180,40 @@ def transform(vector: Vector) -> Vector:
         The same vector.
     """
     length, device = len(vector), device_of(vector)
+    # The factors of q · 2ʲ, 32 ≤ q < 64: q, and powers of two.
+    power = max(0, length.bit_length() - _FIRST_BITS)
+    last = min(power, _LAST_BITS)
+    parts = -(-(power - last) // _FACTOR_BITS)
+    sizes = [length >> power]
+    for part in range(parts):
+        sizes.append(1 << (power - last + part) // parts)
+    sizes.append(1 << last)
+    key = None if device is None else str(device)
     piece = next(pieces(length, device)).stop
-    sizes, scratch, after = _sizes(length), empty(piece, device), length
+    scratch, after = empty(piece, device), length
+    # Factors that mix distant numbers: as many columns at a time as fit in the cache.
     while after > piece:
-        after //= sizes[0]
-        _mix_rows(vector.reshape(-1, sizes.pop(0), after), scratch)
+        size = sizes.pop(0)
+        after //= size
+        factor, width = _matrix(size, key), piece // size
+        for matrix in vector.reshape(-1, size, after):
+            for start in range(0, after, width):
+                columns = matrix[:, start : start + width]
+                product = scratch[: size * columns.shape[1]].reshape(size, -1)
+                matrix_product(factor, columns, out=product)
+                columns[:] = product
     # The other factors mix numbers that are close together: piece by piece, all of them while a piece is in the cache.
-    for part in pieces(length, device, multiple=after):
-        _mix(vector[part], sizes, after, scratch)
+    for near in pieces(length, device, multiple=after):
+        _mix(vector[near], [_matrix(size, key) for size in sizes], after, scratch)
     return vector
 
 
-def _mix_rows(matrices: Vector, scratch: Vector) -> None:
-    """Multiply matrices by one factor, in place, as many of their columns at a time as fit in the cache."""
-    size, after = matrices.shape[1:]
-    factor, width = _factor(size, device_of(matrices)), len(scratch) // size
-    for matrix in matrices:
-        for columns in (matrix[:, start : start + width] for start in range(0, after, width)):
-            product = scratch[: size * columns.shape[1]].reshape(size, -1)
-            matrix_product(factor, columns, out=product)
-            columns[:] = product
-
-
-def _mix(numbers: Vector, sizes: Sequence[int], length: int, scratch: Vector) -> None:
+def _mix(numbers: Vector, factors: Sequence[Rows], length: int, scratch: Vector) -> None:
     """Multiply vectors of a length, one after the other, by the Kronecker product of factors, in place."""
     source, target, device = numbers, scratch[: len(numbers)], device_of(numbers)
-    for size in sizes:
+    for factor in factors:
+        size = len(factor)
         length //= size
-        factor = _factor(size, device)
         if length > 1:
             shape: tuple[int, ...] = (-1, size, length)
             matrix_product(factor, source.reshape(shape), out=target.reshape(shape))
@@ -246,24 +224,6 @@ def _mix(numbers: Vector, sizes: Sequence[int], length: int, scratch: Vector) ->
         source, target = target, source
     if source is not numbers:
         numbers[:] = source
-
-
-def _sizes(length: int) -> list[int]:
-    """Return the sizes of the factors of the transform of q · 2ʲ: q, and powers of two."""
-    power = _power(length)
-    last = min(power, _LAST_BITS)
-    parts = -(-(power - last) // _FACTOR_BITS)
-    return [length >> power, *(1 << (power - last + part) // parts for part in range(parts)), 1 << last]
-
-
-def _power(length: int) -> int:
-    """Return the exponent j of the power of two in length ≈ q · 2ʲ, 32 ≤ q < 64."""
-    return max(0, length.bit_length() - _FIRST_BITS)
-
-
-def _factor(size: int, device: Device) -> Rows:
-    """Return a factor on a device."""
-    return _matrix(size, None if device is None else str(device))
 
 
 @lru_cache(maxsize=128)

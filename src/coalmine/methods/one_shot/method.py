@@ -175,24 +175,30 @@ def build_audits(
     from coalmine.methods.one_shot.audit import OneShot
 
     start = flat(initial)
-    first, *others = settings.view
-    audit = OneShot(
-        start,
-        rounds=training.rounds,
-        canaries=settings.canaries or _canaries(settings, training, population, len(start)),
-        view=first,
-        participation=_participation(settings, training, population),
-        score=_score(settings, first),
-        design=settings.design,
-        family=settings.family,
-        initial=start if needs_initial(first) else None,
-        norm=settings.norm,
-        seed=training.seed,
-    )
-    return [audit] + [
-        audit.seen_by(view, score=_score(settings, view), initial=start if needs_initial(view) else None)
-        for view in others
-    ]
+    audits: list[OneShot] = []
+    for view in settings.view:
+        # Among several views, ``score`` is for those with several releases.
+        single = len(settings.view) > 1 and view.startswith("final")
+        score = None if single else settings.score
+        compared = start if needs_initial(view) else None
+        if audits:
+            audits.append(audits[0].seen_by(view, score=score, initial=compared))
+            continue
+        first = OneShot(
+            start,
+            rounds=training.rounds,
+            canaries=settings.canaries or _canaries(settings, training, population, len(start)),
+            view=view,
+            participation=_participation(settings, training, population),
+            score=score,
+            design=settings.design,
+            family=settings.family,
+            initial=compared,
+            norm=settings.norm,
+            seed=training.seed,
+        )
+        audits.append(first)
+    return audits
 
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
@@ -214,11 +220,6 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
             power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
     clients = training.sampling().expected(population, rounds, 0)
     return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
-
-
-def _score(settings: OneShotSettings, view: str) -> str | None:
-    """Return the score of a view. Among several views, ``score`` is for those with several releases."""
-    return None if len(settings.view) > 1 and view.startswith("final") else settings.score
 
 
 def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> Sampling:

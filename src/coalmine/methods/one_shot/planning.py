@@ -18,7 +18,7 @@ from scipy import stats
 from coalmine.arrays import Floats
 from coalmine.claims import AtMost, Claim, Epochs, FixedSize, Poisson, Sampling, parse_sampling
 from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
-from coalmine.methods.one_shot.canaries import extra_noise, step_left
+from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
@@ -62,9 +62,9 @@ class PlannedNumber:
     noise: float
     power: float
     canaries: int | None
-    per_round: float | None
-    share: float | None
-    extra_noise: float | None
+    per_round: float | None = None
+    share: float | None = None
+    extra_noise: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +98,11 @@ class Plan:
         """What is needed to detect half the noise, in a few sentences."""
         row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
         claim = f"The claim is ε = {self.claim.epsilon:.3g} at δ = {self.claim.delta:g}."
-        if row.canaries is None:
-            needed = f"{MOST_TRIED:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
-        else:
+        needed = f"{MOST_TRIED:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
+        if row.canaries is not None:
             needed = f"{row.canaries:,} canaries detect half of its noise with {row.power:.0%} power."
         parts = [claim, needed]
-        if row.share is not None:
+        if row.share is not None and row.per_round is not None:
             cost = f"Expect {_short(row.per_round)} of them in a round, {row.share:.0%} of its average"
             if row.share >= _NOTICEABLE_SHARE:
                 cost += (
@@ -118,17 +117,17 @@ class Plan:
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the rows as a table of texts: its columns, and its cells."""
         columns = ["noise", "power", "canaries", "per round", "of the average", "extra noise"]
-        return columns, [
-            [
-                f"{row.noise:g}",
-                f"{row.power:.0%}",
-                f">{MOST_TRIED:,}" if row.canaries is None else f"{row.canaries:,}",
-                _short(row.per_round),
-                "-" if row.share is None else f"{row.share:.0%}",
-                "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
-            ]
-            for row in self.rows
-        ]
+        cells = []
+        for row in self.rows:
+            canaries, per_round, share, extra = f">{MOST_TRIED:,}", "-", "-", "-"
+            if row.canaries is not None and row.per_round is not None:
+                canaries, per_round = f"{row.canaries:,}", _short(row.per_round)
+            if row.share is not None:
+                share = f"{row.share:.0%}"
+            if row.extra_noise is not None:
+                extra = f"{row.extra_noise:.1%}"
+            cells.append([f"{row.noise:g}", f"{row.power:.0%}", canaries, per_round, share, extra])
+        return columns, cells
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan, ready for JSON."""
@@ -189,6 +188,17 @@ def plan(
     clients = None if clients is None else check_positive("clients", clients)
     dim = None if dim is None else check_count("dim", dim, least=2)
     power = AuditPower(claim=claim, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim)
+    rows = []
+    for noise in NOISES:
+        for wanted in POWERS:
+            canaries, costs = power.needed(noise, wanted), dict[str, float]()
+            if canaries is not None:
+                costs["per_round"] = per_round = canaries * power.due
+                if clients is not None:
+                    costs["share"] = 1 - clients / (clients + per_round)
+                if dim is not None:
+                    costs["extra_noise"] = extra_noise(per_round, dim=dim, noise_multiplier=noise_multiplier)
+            rows.append(PlannedNumber(noise=noise, power=wanted, canaries=canaries, **costs))
     return Plan(
         claim=claim,
         view=view,
@@ -197,7 +207,7 @@ def plan(
         clients=clients,
         dim=dim,
         default=None if clients is None else default_canaries(power, clients=clients, rate=power.due, dim=dim),
-        rows=tuple(_row(power, noise, wanted, clients, dim) for noise in NOISES for wanted in POWERS),
+        rows=tuple(rows),
         notes=power.notes,
     )
 
@@ -229,27 +239,8 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
     return count if dim is None else max(1, min(count, dim // 4))
 
 
-def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
-    """Return the number of canaries for a share of the noise and a power, and what they cost."""
-    canaries = power.needed(noise, wanted)
-    per_round = None if canaries is None else canaries * power.due
-    noise_multiplier = power.claim.noise_multiplier or 0.0
-    return PlannedNumber(
-        noise=noise,
-        power=wanted,
-        canaries=canaries,
-        per_round=per_round,
-        share=None if per_round is None or clients is None else 1 - step_left(per_round, clients),
-        extra_noise=None
-        if per_round is None or dim is None
-        else extra_noise(per_round, dim=dim, noise_multiplier=noise_multiplier),
-    )
-
-
-def _short(number: float | None) -> str:
+def _short(number: float) -> str:
     """Format a number of canaries that need not be whole."""
-    if number is None:
-        return "-"
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
@@ -270,20 +261,6 @@ def participation_rate(sampling: Sampling, rounds: int) -> float:
             return min(1.0, sampling.times / rounds)
         case _:
             return 1.0 if sampling.rate is None else sampling.rate
-
-
-def numbers_inserted(canaries: int) -> list[int]:
-    """Return evenly likely numbers of inserted canaries if a coin decides on each of twice as many.
-
-    Example:
-        >>> numbers_inserted(5)
-        [2, 3, 4, 4, 5, 5, 5, 6, 6, 7, 8]
-    """
-    if canaries > _ALWAYS_ENOUGH:  # the number hardly varies
-        return [canaries]
-    quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    numbers = stats.binom.ppf(quantiles, 2 * canaries, 0.5)
-    return [int(number) for number in np.clip(numbers, 1, 2 * canaries - 1)]
 
 
 class AuditPower:
@@ -309,59 +286,40 @@ class AuditPower:
         self, *, claim: Claim, view: str, rate: float, confidence: float = 0.95, dim: int | None = None
     ) -> None:
         self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
-        self._alpha, self._sampling = 1 - check_confidence(confidence), claim.sampling
-        self._curve = cache(claim.curve)
-        self.power = cache(self._power)
-        self._secret_rounds = cache(
-            lambda noise: secret_rounds_curve(noise * (claim.noise_multiplier or 0.0), rate, claim.rounds or 0)
-        )
-        self._rank_sum = cache(_rank_sum)
-
-    @property
-    def due(self) -> float:
-        """Expected share of the canaries in a round that has any: all of them, if they share a few rounds."""
-        return 1.0 if isinstance(self._sampling, AtMost) else self.rate
-
-    @property
-    def test(self) -> str:
-        """Whether `OneShot` knows the null distribution: not where canaries have several rounds of their own."""
-        match self._sampling:
-            case Poisson() | FixedSize():
-                secret = True
-            case Epochs():
-                secret = self._sampling.epochs > 1
-            case _:
-                secret = False
-        return "counted" if self.view == "updates" and secret else "exact-null"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on what the power does not cover."""
-        notes = []
-        if self.view == "updates" and isinstance(self._sampling, Epochs):
-            notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
-        if self.view.startswith(("every", "rounds")):
-            notes.append(
-                f"The numbers are for final-change; {self.view} is scored by its largest cosine, and needs more."
-            )
-        if self.view == "final":
-            notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
-        return tuple(notes)
+        self._alpha, sampling = 1 - check_confidence(confidence), claim.sampling
+        self._curve, self.power, self._truth = cache(claim.curve), cache(self._power), cache(self.truth)
+        self._rank_sum = cache(lambda m, n: RankSum(m, n, np.random.default_rng(0), draws=_DRAWS))
+        # Expected share of the canaries in a round that has any: all of them, if they share a few rounds.
+        self.due = 1.0 if isinstance(sampling, AtMost) else rate
+        # Where canaries have several secret rounds of their own, `OneShot` does not know the null distribution.
+        secret = isinstance(sampling, Poisson | FixedSize) or (isinstance(sampling, Epochs) and sampling.epochs > 1)
+        self.test = "counted" if view == "updates" and secret else "exact-null"
+        # Sentences on what the power does not cover.
+        self.notes: tuple[str, ...] = ()
+        if view == "updates" and isinstance(sampling, Epochs):
+            self.notes = ('This is for an adversary who knows the rounds of each canary: use score "sum".',)
+        elif view == "final":
+            self.notes = ("The initial weights hide canaries in the final model: final-change needs fewer.",)
+        elif view.startswith(("every", "rounds")):
+            note = f"The numbers are for final-change; {view} is scored by its largest cosine, and needs more."
+            self.notes = (note,)
 
     def truth(self, noise: float) -> Curve:
         """Return the trade-off curve that the attack reaches if this share of the noise is there."""
-        if self.view == "updates" and isinstance(self._sampling, Poisson | FixedSize):
-            # The accountant's curve covers both directions of adding or removing a client, and the attack has only one.
-            return self._secret_rounds(noise)
+        sampling, rounds = self.claim.sampling, self.claim.rounds or 0
+        sigma = noise * (self.claim.noise_multiplier or 0.0)
         if self.view == "updates":
+            if isinstance(sampling, Poisson | FixedSize):
+                # The accountant's curve covers both directions of adding or removing a client; the attack has only one.
+                return secret_rounds_curve(sigma, self.rate, rounds)
             return self._curve(noise)
         # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
         # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
         # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
-        sigma, variance = noise * (self.claim.noise_multiplier or 0.0), 0.0
-        if isinstance(self._sampling, Poisson):
+        variance = 0.0
+        if isinstance(sampling, Poisson):
             variance = self.rate * (1 - self.rate) / sigma**2
-        return GaussianDP(self.rate * math.sqrt(self.claim.rounds or 0) / sigma * math.sqrt(2 / (2 + variance)))
+        return GaussianDP(self.rate * math.sqrt(rounds) / sigma * math.sqrt(2 / (2 + variance)))
 
     def needed(self, noise: float, power: float) -> int | None:
         """Return the fewest canaries that detect a share of the noise with a power, or None if more than were tried."""
@@ -380,29 +338,27 @@ class AuditPower:
 
     def _power(self, noise: float, canaries: int) -> float:
         """Return the power of the audit's test with so many inserted canaries if a share of the noise is there."""
-        claim, truth, scored = self._curve(1.0), self._disturbed(noise, canaries), self._scored(canaries)
+        claim, truth, scored = self._curve(1.0), self._truth(noise), canaries
+        if self.dim is not None:
+            scored -= canaries // IN_TENSORS  # those in single tensors have a test of their own
+            if isinstance(truth, GaussianDP):
+                # Nor are they orthogonal to the others: each adds 1/dim of a canary's square to the variance of their
+                # scores, in the same direction every round.
+                truth = GaussianDP((truth.mu**-2 + canaries / IN_TENSORS / self.dim) ** -0.5)
+        # Evenly likely numbers of inserted canaries if a coin decides on each of twice as many.
+        inserted = np.array([scored])
+        if scored <= _ALWAYS_ENOUGH:
+            quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+            inserted = np.clip(stats.binom.ppf(quantiles, 2 * scored, 0.5), 1, 2 * scored - 1)
         powers = []
-        for inserted in numbers_inserted(scored):
-            if self.test == "counted":
-                test = self._rank_sum(inserted, 2 * scored - inserted)
-                powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
-            else:
-                test = self._rank_sum(inserted, None)
+        for members in inserted.astype(int).tolist():
+            held_out = 2 * scored - members if self.test == "counted" else None
+            test = self._rank_sum(members, held_out)
+            if held_out is None:
                 powers.append(known_null_power(test, claim, truth, self._alpha, by_signs=True))
+            else:
+                powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
         return float(np.mean(powers))
-
-    def _scored(self, canaries: int) -> int:
-        """Return how many canaries the test of the claim is about: those in single tensors have one of their own."""
-        return canaries if self.dim is None else canaries - canaries // IN_TENSORS
-
-    def _disturbed(self, noise: float, canaries: int) -> Curve:
-        """Return `truth` for so many canaries that disturb each other."""
-        truth = self.truth(noise)
-        if self.dim is None or not isinstance(truth, GaussianDP):
-            return truth
-        # Those in single tensors are not orthogonal to the others: each adds 1/dim of a canary's square to the variance
-        # of their scores, in the same direction every round.
-        return GaussianDP((truth.mu**-2 + canaries / IN_TENSORS / self.dim) ** -0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -472,7 +428,3 @@ def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> Si
         with np.errstate(divide="ignore"):
             sides += np.logaddexp(np.log1p(-rate), np.log(rate) + (observed - 0.5) / noise_multiplier**2)
     return SimulatedCurve(*sides)
-
-
-def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
-    return RankSum(members, nonmembers, np.random.default_rng(0), draws=_DRAWS)

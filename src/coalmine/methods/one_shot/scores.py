@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,11 @@ from scipy import special
 from coalmine.arrays import Floats, Ints
 from coalmine.claims.sampling import Epochs, Sampling
 from coalmine.errors import InputError, did_you_mean
+from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null, OrthogonalCosineNull
 from coalmine.vectors import device_of, like, norm, pieces, to_numpy
-
-if TYPE_CHECKING:
-    from coalmine.methods.one_shot.canaries import UpdateCanaries
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
 # about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
@@ -46,7 +43,7 @@ class Observation:
 
     Args:
         dots: Dot product of each canary with the release.
-        lengths: Length of the release that each canary is compared with (`evidence.comparable_lengths`).
+        lengths: Length of the release that each canary is compared with (`comparable_lengths`).
         due: How often each canary was due in the rounds that led to the release, also if it is held out.
         shift: What an inserted canary adds to its own dot product, or None if the divisor of the sum is unknown.
         rate: Probability that a canary takes part in the round.
@@ -60,44 +57,27 @@ class Observation:
     rate: float
     ends_epoch: bool
 
-    @cached_property
-    def cosines(self) -> Floats:
-        """Cosine of each canary with the release."""
-        return self.dots / self.lengths
-
-
-@dataclass(kw_only=True)
-class History:
-    """What all scores share: facts about the canaries, and counts of the releases so far.
-
-    Args:
-        count: Number of canaries, inserted and held out.
-        cosine: Distribution of a held-out canary's cosine with a release (`evidence.cosine_null`).
-        participation: When canaries take part.
-        shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
-        releases: Number of releases.
-        times: Number of releases that each canary was due for.
-    """
-
-    count: int
-    cosine: CosineNull
-    participation: Sampling
-    shared_rounds: bool
-    releases: int = 0
-    times: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.times = np.zeros(self.count, dtype=np.int64)
-
 
 class Score(ABC):
-    """A running statistic of the releases, one number per canary."""
+    """A running statistic of the releases, one number per canary.
+
+    Args:
+        canaries: The canaries, inserted and held out.
+        participation: When they take part.
+        shared_rounds: Whether all take part in the same rounds, known to the adversary.
+    """
 
     name: ClassVar[str]
     """Name in settings and results."""
 
-    arrays: ClassVar[tuple[str, ...]]
-    """Attributes that a checkpoint keeps."""
+    views: ClassVar[str]
+    """The views that it supports: those of ``"one release"``, of ``"several releases"``, or of ``"updates"``."""
+
+    arrays: ClassVar[Mapping[str, float]]
+    """Attributes with one number per canary, and what they start from; a checkpoint keeps them."""
+
+    adds_up: ClassVar[bool] = False
+    """Whether it adds up releases: if all canaries share their rounds, it is one dot product with their sum."""
 
     knows_rounds: ClassVar[bool] = False
     """Whether it uses a canary's rounds even if the participation keeps them secret."""
@@ -105,119 +85,178 @@ class Score(ABC):
     needs_divisor: ClassVar[bool] = False
     """Whether a release must state what the sum of its round was divided by."""
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self, canaries: UpdateCanaries, *, participation: Sampling, shared_rounds: bool) -> None:
+        self.canaries, self.participation, self.shared_rounds = canaries, participation, shared_rounds
+        self.cosine = cosine_null(canaries)
+        self.releases = 0
+        self.times = np.zeros(canaries.count, dtype=np.int64)  # releases that each canary was due for
+        self.least_noise = math.inf  # smallest squared share of a release that no canary explains
+        # For canaries with the same rounds the sum of their log-likelihood ratios is a dot product with one vector, the
+        # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
+        # canary has the null distribution of any cosine.
+        self.uses_direction = self.adds_up and shared_rounds
+        self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
+        self.gain = 0.0  # what an inserted canary adds to its dot product with the direction; NaN if unknown
+        for name, start in self.arrays.items():
+            setattr(self, name, np.full(canaries.count, start))
 
-    @classmethod
+    # What a score defines
+
     @abstractmethod
-    def fits(cls, view: View) -> bool:
-        """Return whether the score supports a view."""
-
-    @abstractmethod
-    def add(self, observation: Observation) -> None:
-        """Process a release."""
-
-    def end_epoch(self) -> None:
-        """Close an epoch; called by the audit where its last release has nothing to add."""
-        return
+    def process(self, observation: Observation) -> None:
+        """Process a release; not called if the score is a dot product with the sum of all releases."""
 
     @abstractmethod
     def values(self) -> Floats:
         """Return the score of each canary, NaN for canaries that took part in no visible release."""
 
-    @property
-    def uses_direction(self) -> bool:
-        """Whether the score is the cosine with `Evidence.direction` rather than `values`."""
-        return False
-
     @abstractmethod
+    def null_of_values(self) -> Null | None:
+        """Return the null distribution of `values`, or an upper bound on its tails, or None if neither is known."""
+
+    def end_epoch(self) -> None:
+        """Close an epoch; called by the audit where its last release has nothing to add."""
+        return
+
+    # What all scores do
+
+    @property
+    def is_noiseless(self) -> bool:
+        """Whether a release was nothing but canaries, as far as its precision shows."""
+        return self.least_noise < _SMALLEST_REMAINDER
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no canary was due for any release: all scores are then alike, and no bound exceeds 0."""
+        return not self.times.any()
+
+    def add(
+        self, change: Vector, length: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
+    ) -> None:
+        """Process a release of length ``length``; see `Observation` for the other arguments."""
+        self.releases += 1
+        if not self.uses_direction:  # which is compared with the canaries once, at the end
+            dots, lengths = self._compared(change, length)
+            self.process(
+                Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
+            )
+        self.times += due > 0
+        if not self.shared_rounds or not np.count_nonzero(due):
+            return
+        # If the shift is unknown, all releases get the same weight.
+        weight, gain = length, math.nan
+        if shift is not None:
+            weight, gain = shift, (shift / length) ** 2
+        self.gain += gain
+        self.direction = like(self.direction, change)
+        with np.errstate(over="ignore", under="ignore"):
+            factor = np.float32(weight / length**2)
+        if not np.finfo(np.float32).tiny <= factor < math.inf:
+            raise InputError(
+                f"a canary adds {weight:.2g} to a release of length {length:.2g}, a ratio that float32 cannot "
+                "hold: check the divisor and the clip norm of the release"
+            )
+        for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
+            self.direction[part] += factor * change[part]
+
+    def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
+        """Return the dot product of each canary with a release, and the length to compare it with."""
+        dots = self.canaries.dots(release)
+        explained = np.sum(dots**2) if self.canaries.orthonormal else np.max(dots**2)
+        self.least_noise = min(self.least_noise, 1 - float(explained) / length**2)
+        return dots, comparable_lengths(dots, length, orthonormal=self.canaries.orthonormal)
+
+    def scores(self) -> Floats:
+        """Return the score of each canary, NaN for canaries that took part in no visible release."""
+        if self.is_silent:
+            return np.zeros(self.canaries.count)
+        if self.uses_direction:
+            dots, lengths = self._compared(self.direction, norm(self.direction))
+            return dots / lengths
+        return self.values()
+
     def null(self) -> Null | None:
-        """Return the null distribution, or an upper bound on its tails, or None if neither is known."""
+        """Return the null distribution of the score, or an upper bound on its tails, or None."""
+        if self.is_silent:
+            return None
+        return self.cosine if self.uses_direction else self.null_of_values()
+
+    def expected_separation(self) -> float | None:
+        """Return how many standard deviations from its null an inserted canary's score is expected; None if unknown.
+
+        The length of the releases tells how much noise, clients and other canaries there are, more exactly than the
+        scores do.
+        """
+        if not self.uses_direction or not self.gain > 0:
+            return None
+        dots, lengths = self._compared(self.direction, norm(self.direction))
+        if self.canaries.orthonormal:  # of its own component, lengths contain what chance made of it
+            lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
+        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
+        return float(-special.ndtri_exp(self.cosine.log_sf(cosine)))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        return {name: np.array(getattr(self, name)) for name in self.arrays}
+        names = ("releases", "times", "least_noise", "gain", *self.arrays)
+        return {name: np.array(getattr(self, name)) for name in names} | {"direction": to_numpy(self.direction)}
 
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore a saved state."""
-        for name in self.arrays:
-            setattr(self, name, np.array(state[name]))
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> None:
+        """Restore a saved state, whose names start with ``prefix``."""
+        for name in ("times", "direction", *self.arrays):
+            setattr(self, name, np.array(state[prefix + name]))
+        self.releases = int(state[prefix + "releases"])
+        self.least_noise, self.gain = float(state[prefix + "least_noise"]), float(state[prefix + "gain"])
 
 
 class Max(Score):
     """Largest cosine over all releases (Andrew et al. 2023, Algorithm 2). Does not use a canary's rounds."""
 
     name = "max"
-    arrays = ("largest",)
+    views = "several releases"
+    arrays: ClassVar = {"largest": -np.inf}
+    largest: Floats
 
-    def __init__(self, history: History) -> None:
-        super().__init__(history)
-        self.largest = np.full(history.count, -np.inf)
-
-    @classmethod
-    def fits(cls, view: View) -> bool:
-        """Go with views of several releases."""
-        return not shows_one_release(view)
-
-    def add(self, observation: Observation) -> None:
+    def process(self, observation: Observation) -> None:
         """Update the maximum."""
-        np.maximum(self.largest, observation.cosines, out=self.largest)
+        np.maximum(self.largest, observation.dots / observation.lengths, out=self.largest)
 
     def values(self) -> Floats:
         """Return the maximum."""
         return self.largest
 
-    def null(self) -> Null | None:
+    def null_of_values(self) -> Null:
         """Return a union bound over the releases: their cosines depend on each other in an unknown way."""
-        cosine, releases = self.history.cosine, self.history.releases
-        return LargestOfNull(cosine, releases) if releases > 1 else cosine
+        return LargestOfNull(self.cosine, self.releases) if self.releases > 1 else self.cosine
 
 
 class Cosine(Max):
     """Cosine with the only release (Andrew et al. 2023, Algorithm 1), whose null distribution is exact."""
 
     name = "cosine"
-
-    @classmethod
-    def fits(cls, view: View) -> bool:
-        """Go with views of a single release."""
-        return shows_one_release(view)
+    views = "one release"
 
 
 class Sum(Score):
     """Sum of the cosines with the releases of a canary's own rounds, for an adversary who knows these rounds."""
 
     name = "sum"
-    arrays = ("total",)
+    views = "several releases"
+    arrays: ClassVar = {"total": 0.0}
+    adds_up = True
     knows_rounds = True
+    total: Floats
 
-    def __init__(self, history: History) -> None:
-        super().__init__(history)
-        self.total = np.zeros(history.count)
-
-    @classmethod
-    def fits(cls, view: View) -> bool:
-        """Go with views of several releases."""
-        return not shows_one_release(view)
-
-    def add(self, observation: Observation) -> None:
+    def process(self, observation: Observation) -> None:
         """Add the cosines of canaries that were due."""
-        self.total += np.where(observation.due > 0, observation.cosines, 0.0)
+        self.total += np.where(observation.due > 0, observation.dots / observation.lengths, 0.0)
 
     def values(self) -> Floats:
         """Return the sum, scaled so that its variance does not grow with the number of rounds."""
-        times = self.history.times
-        return np.where(times > 0, self.total / np.sqrt(np.maximum(times, 1)), np.nan)
+        return np.where(self.times > 0, self.total / np.sqrt(np.maximum(self.times, 1)), np.nan)
 
-    @property
-    def uses_direction(self) -> bool:
-        """Whether all canaries share their rounds: the sum is then one dot product."""
-        return self.history.shared_rounds
-
-    def null(self) -> Null | None:
+    def null_of_values(self) -> Null | None:
         """Return the cosine null if each score is a single cosine."""
-        single = self.history.shared_rounds or self.history.times.max() <= 1
-        return self.history.cosine if single else None
+        return self.cosine if self.times.max() <= 1 else None
 
 
 class LikelihoodRatio(Score):
@@ -229,26 +268,22 @@ class LikelihoodRatio(Score):
     """
 
     name = "likelihood-ratio"
-    arrays = ("ratio", "epoch")
+    views = "updates"  # changes of a model mix rounds in a way only the server knows
+    arrays: ClassVar = {"ratio": 0.0, "epoch": -np.inf}
+    adds_up = True
     needs_divisor = True
+    ratio: Floats
+    epoch: Floats
+    """Within an epoch: log Σ rate · e^λ over its rounds so far."""
 
-    def __init__(self, history: History) -> None:
-        super().__init__(history)
-        self.ratio = np.zeros(history.count)
-        # Within an epoch: log Σ rate · e^λ over its rounds so far.
-        self.epoch = np.full(history.count, -np.inf)
-
-    @classmethod
-    def fits(cls, view: View) -> bool:
-        """Go with every round's update: changes of a model mix rounds in a way only the server knows."""
-        return view.kind == "update"
-
-    def add(self, observation: Observation) -> None:
+    def process(self, observation: Observation) -> None:
         """Add the log-likelihood ratio of a round, averaged over what the adversary does not know."""
         if observation.shift is None:
             return
-        ratios, rate = log_likelihood_ratios(observation, self.history.cosine.dim), observation.rate
-        match self.history.participation.knowledge:
+        variance = observation.lengths**2 / self.cosine.dim
+        ratios = (observation.dots - observation.shift / 2) * observation.shift / variance
+        rate = observation.rate
+        match self.participation.knowledge:
             case "rounds":
                 self.ratio += np.where(observation.due > 0, ratios, 0.0)
             case "rate":
@@ -263,35 +298,20 @@ class LikelihoodRatio(Score):
     def end_epoch(self) -> None:
         """Add the epoch's ratio; an epoch without any release adds nothing."""
         self.ratio += np.where(np.isneginf(self.epoch), 0.0, self.epoch)
-        self.epoch = np.full(self.history.count, -np.inf)
+        self.epoch = np.full(self.canaries.count, -np.inf)
 
     def values(self) -> Floats:
         """Return the log-likelihood ratio."""
-        informative = self.history.participation.knowledge != "rounds" or self.history.times > 0
+        informative = self.participation.knowledge != "rounds" or self.times > 0
         return np.where(informative, self.ratio, np.nan)
 
-    @property
-    def uses_direction(self) -> bool:
-        """Whether all canaries share their rounds: the sum of their ratios is then one dot product."""
-        return self.history.shared_rounds
-
-    def null(self) -> Null | None:
-        """Return the cosine null for shared rounds, and Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
+    def null_of_values(self) -> Null | None:
+        """Return Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
 
         On held-out canaries a single round's ratio has mean at most 1, and so has an average over rounds. A product
         over several rounds need not, since its factors share the canary.
         """
-        if self.history.shared_rounds:
-            return self.history.cosine
-        return LikelihoodRatioNull() if self.history.participation == Epochs(1) else None
-
-
-def log_likelihood_ratios(observation: Observation, dim: int) -> Floats:
-    """Return λ of each canary for one release whose shift is known."""
-    assert observation.shift is not None
-    variance = observation.lengths**2 / dim
-    result: Floats = (observation.dots - observation.shift / 2) * observation.shift / variance
-    return result
+        return LikelihoodRatioNull() if self.participation == Epochs(1) else None
 
 
 SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, LikelihoodRatio, Max, Sum)}
@@ -304,7 +324,10 @@ def find_score(name: str | None, view: View, view_name: str) -> str:
     Raises:
         InputError: If there is no such score, or if it does not support the view.
     """
-    available = [known for known, score in SCORES.items() if score.fits(view)]
+    supported = {"one release"} if shows_one_release(view) else {"several releases"}
+    if view.kind == "update":
+        supported.add("updates")
+    available = [known for known, score in SCORES.items() if score.views in supported]
     if name is None:
         return available[0]
     if name not in SCORES:
@@ -312,133 +335,6 @@ def find_score(name: str | None, view: View, view_name: str) -> str:
     if name not in available:
         raise InputError(f"the score {name} does not support the view {view_name}: use {' or '.join(available)}")
     return name
-
-
-class Evidence:
-    """The running score of all canaries.
-
-    Args:
-        score: The score.
-        canaries: The canaries, inserted and held out.
-        participation: When they take part.
-        shared_rounds: Whether all take part in the same rounds, known to the adversary.
-    """
-
-    def __init__(
-        self,
-        score: type[Score],
-        canaries: UpdateCanaries,
-        *,
-        participation: Sampling,
-        shared_rounds: bool,
-    ) -> None:
-        self._canaries = canaries
-        self.history = History(
-            count=canaries.count,
-            cosine=cosine_null(canaries),
-            participation=participation,
-            shared_rounds=shared_rounds,
-        )
-        self._score = score(self.history)
-        self.least_noise = math.inf  # smallest squared share of a release that no canary explains
-        # For canaries with the same rounds the sum of their log-likelihood ratios is a dot product with one vector, the
-        # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
-        # canary has the null distribution of any cosine.
-        self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
-        self.gain = 0.0  # what an inserted canary adds to its dot product with the direction; NaN if unknown
-
-    @property
-    def is_noiseless(self) -> bool:
-        """Whether a release was nothing but canaries, as far as its precision shows."""
-        return self.least_noise < _SMALLEST_REMAINDER
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether no canary was due for any release: all scores are then alike, and no bound exceeds 0."""
-        return not self.history.times.any()
-
-    def add(
-        self, change: Vector, length: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
-    ) -> None:
-        """Process a release of length ``length``; see `Observation` for the other arguments."""
-        self.history.releases += 1
-        if not self._score.uses_direction:  # which is compared with the canaries once, at the end
-            dots, lengths = self._compared(change, length)
-            self._score.add(
-                Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
-            )
-        self.history.times += due > 0
-        if self.history.shared_rounds and np.count_nonzero(due):
-            # If the shift is unknown, all releases get the same weight.
-            weight = length if shift is None else shift
-            self.gain += math.nan if shift is None else (shift / length) ** 2
-            self.direction = like(self.direction, change)
-            with np.errstate(over="ignore", under="ignore"):
-                factor = np.float32(weight / length**2)
-            if not np.finfo(np.float32).tiny <= factor < math.inf:
-                raise InputError(
-                    f"a canary adds {weight:.2g} to a release of length {length:.2g}, a ratio that float32 cannot "
-                    "hold: check the divisor and the clip norm of the release"
-                )
-            for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
-                self.direction[part] += factor * change[part]
-
-    def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
-        """Return the dot product of each canary with a release, and the length to compare it with."""
-        dots = self._canaries.dots(release)
-        own = np.sum(dots**2) if self._canaries.orthonormal else np.max(dots**2)
-        self.least_noise = min(self.least_noise, 1 - float(own) / length**2)
-        return dots, comparable_lengths(dots, length, orthonormal=self._canaries.orthonormal)
-
-    def add_nothing(self, *, ends_epoch: bool) -> None:
-        """Process a release that did not change, after rounds without canaries."""
-        if ends_epoch:
-            self._score.end_epoch()
-
-    def scores(self) -> Floats:
-        """Return the score of each canary, NaN for canaries that took part in no visible release."""
-        if self.is_silent:
-            return np.zeros(self.history.count)
-        if self._score.uses_direction:
-            dots, lengths = self._compared(self.direction, norm(self.direction))
-            return dots / lengths
-        return self._score.values()
-
-    def expected_separation(self) -> float | None:
-        """Return how many standard deviations from its null an inserted canary's score is expected; None if unknown.
-
-        The length of the releases tells how much noise, clients and other canaries there are, more exactly than the
-        scores do.
-        """
-        if not self._score.uses_direction or not self.gain > 0:
-            return None
-        dots, lengths = self._compared(self.direction, norm(self.direction))
-        if self._canaries.orthonormal:  # of its own component, lengths contain what chance made of it
-            lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
-        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
-        return float(-special.ndtri_exp(self.history.cosine.log_sf(cosine)))
-
-    def null(self) -> Null | None:
-        """Return the null distribution of the score, or an upper bound on its tails, or None."""
-        return None if self.is_silent else self._score.null()
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what a checkpoint keeps."""
-        arrays = {
-            "releases": self.history.releases,
-            "times": self.history.times,
-            "direction": to_numpy(self.direction),
-            "least_noise": self.least_noise,
-            "gain": self.gain,
-        }
-        return {name: np.array(value) for name, value in arrays.items()} | self._score.state()
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore a saved state."""
-        self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
-        self.direction, self.least_noise = np.array(state["direction"]), float(state["least_noise"])
-        self.gain = float(state["gain"])
-        self._score.restore(state)
 
 
 def cosine_null(canaries: UpdateCanaries) -> CosineNull:

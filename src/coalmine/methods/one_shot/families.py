@@ -1,9 +1,14 @@
-"""Orthogonal canaries for small models: uniformly random orthonormal vectors, stored as a matrix on the CPU."""
+"""Families of canaries: what they have in common, and the one for small models, stored as a matrix on the CPU.
+
+The families for large models are `coalmine.methods.one_shot.hadamard` and `coalmine.methods.one_shot.gaussian`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +21,48 @@ from coalmine.seeds import generator
 from coalmine.vectors import Device, on, to_numpy
 
 MOST_NUMBERS = 1 << 23
-"""Numbers of all canaries together, at most: 64 MB."""
+"""Numbers of all orthogonal canaries together, at most: 64 MB."""
 
 
-class OrthogonalCanaries:
+class UpdateCanaries(ABC):
+    """Random unit vectors. The same seed gives the same ones in every process and on every device.
+
+    Dot products are computed where the vector is, sums on the device that is asked for (None is NumPy on the CPU).
+
+    Args:
+        dim: Number of coordinates: the model's parameters.
+        count: Number of canaries, inserted and held out.
+        seed: Seed of the canaries.
+    """
+
+    orthonormal: ClassVar[bool]
+    """Whether all canaries are orthogonal to each other."""
+
+    def __init__(self, *, dim: int, count: int, seed: int) -> None:
+        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
+        self.seed = check_count("seed", seed, least=0)
+
+    @abstractmethod
+    def dots(self, vector: Vector) -> Floats:
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
+
+    @abstractmethod
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
+
+    def canary(self, index: int) -> Vector:
+        """Return one canary, (dim,)."""
+        return next(self.each([index]))
+
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
+        """Yield these canaries one by one."""
+        for index in indices:
+            weights = np.zeros(self.count)
+            weights[index] = 1.0
+            yield self.total(weights, device)
+
+
+class OrthogonalCanaries(UpdateCanaries):
     """Orthonormal canaries, uniform among all such.
 
     Each is uniform on the sphere of the dimensions that the others leave, so the null scores follow
@@ -42,8 +85,7 @@ class OrthogonalCanaries:
     orthonormal = True
 
     def __init__(self, *, dim: int, count: int, seed: int) -> None:
-        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
-        self.seed = check_count("seed", seed, least=0)
+        super().__init__(dim=dim, count=count, seed=seed)
         if self.count > self.dim:
             raise InputError(f"count must be at most {self.dim}, the number of dimensions, got {count}")
         if self.count * self.dim > MOST_NUMBERS:
@@ -70,12 +112,3 @@ class OrthogonalCanaries:
         total = np.einsum("i,ij->j", np.asarray(weights, dtype=np.float64), self._rows)
         vector: Vector = on(device, total.astype(np.float32))
         return vector
-
-    def canary(self, index: int) -> Vector:
-        """Return one canary, (dim,)."""
-        row: Vector = self._rows[index].astype(np.float32)
-        return row
-
-    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
-        """Yield these canaries one by one."""
-        return (on(device, self.canary(index)) for index in indices)
