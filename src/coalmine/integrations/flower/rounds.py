@@ -173,9 +173,7 @@ class AuditedRounds:
                 kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
             for kind in kinds:
                 release: Any = {kind: np.array(released[kind])}
-                audit.observe(
-                    current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding
-                )
+                audit.observe(current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding)
         return after
 
     def _acting(self) -> list[tuple[int, Audit]]:
