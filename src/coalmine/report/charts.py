@@ -255,7 +255,7 @@ class ScoreCharts:
         ]
         # Youden's J: where the two sides are furthest apart.
         self.start = int(np.argmax([(place["tpr"] or 0) - (place["fpr"] or 0) for place in self.places]))
-        self._here = {"data": [self.places[self.start]], "name": _HERE}
+        self._here: Spec = {"data": [self.places[self.start]], "name": _HERE}
 
     def histogram(self) -> Spec:
         """Return the histograms of both sides, with the null distribution where it is known."""
