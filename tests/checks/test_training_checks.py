@@ -10,6 +10,7 @@ from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.methods.one_shot.canaries import update_canaries
+from coalmine.protocol import Release
 
 DIM, CLIENTS = 4000, 30
 
@@ -98,7 +99,7 @@ def test_the_share_of_the_canaries_has_the_stated_error(family, added):
         inserted = update_canaries(family, dim=dim, count=8, seed=seed).total(np.ones(8))
         inspection = TrainingChecks(dim, 1, seed, None)
         update = added * inserted + rng.standard_normal(dim) * np.linspace(0.2, 2, dim)
-        inspection._look_for(inserted, update.astype(np.float32), 1.0)
+        inspection.record(Release(0, "update", update.astype(np.float32), divisor=1.0), 1.0, inserted)
         weighted, precision = inspection._presence[1]
         errors.append((weighted / precision - added) * precision**0.5)
     bound = 4 / np.sqrt(400)

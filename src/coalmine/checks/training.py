@@ -50,7 +50,7 @@ class TrainingChecks:
         self.facts: list[Finding] = []
         self._noise: NoiseRecord | None = None
         self._cohorts = CohortRecord()
-        self._looked_at: list[str] = []
+        self.looked_at: list[str] = []  # checks that an integration made by itself
         # Of the canaries, in their first round and in all rounds: sum of share times precision, and of the precision.
         self._presence = np.zeros((2, 2))
 
@@ -64,37 +64,31 @@ class TrainingChecks:
             clip_norm: Clip norm of the round.
             inserted: Sum of the canaries that were to be inserted, (dim,).
         """
-        if release.divisor is None or not (release.divisor > 0 and math.isfinite(clip_norm)):
+        divisor = release.divisor
+        if divisor is None or not math.isfinite(clip_norm) or not math.isfinite(release.rounding):
             return
-        if math.isfinite(release.rounding):
-            update = release.vector
-            roundings = np.maximum(release.rounding, largest_roundings(update, self._record.layers.starts))
-            if inserted is not None:
-                inserted = like(inserted, update)
-            if self._noise_scale is not None:
-                # In units of its own noise, each parameter has the claimed noise.
-                scale = like(self._noise_scale, update)
-                update = update / scale
-                inserted = None if inserted is None else inserted / scale
-                roundings = roundings / self._noise_scale[self._record.layers.starts]
-            unit, rounding = clip_norm / release.divisor, float(roundings.max())
-            self._record.add(release.round, update, unit, rounding, release.divisor)
-            if inserted is not None:
-                self._look_for(inserted, update, release.divisor)
-
-    def _look_for(self, inserted: Vector, update: Vector, divisor: float) -> None:
-        """Record how much of the canaries' sum an update contains: 1 if it was added, and about 0 if it was not.
-
-        Given the sizes of its numbers, the signs of the canaries' sum are random. So what else is in the update adds to
-        their product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
-        inverse of the variance of the share.
-        """
+        update, record = release.vector, self._record()
+        roundings = np.maximum(release.rounding, largest_roundings(update, record.layers.starts))
+        if inserted is not None:
+            inserted = like(inserted, update)
+        if self._noise_scale is not None:
+            # In units of its own noise, each parameter has the claimed noise.
+            scale = like(self._noise_scale, update)
+            update = update / scale
+            inserted = None if inserted is None else inserted / scale
+            roundings = roundings / self._noise_scale[record.layers.starts]
+        record.add(release.round, update, clip_norm / divisor, float(roundings.max()), divisor)
+        if inserted is None:
+            return
+        # How much of the canaries' sum the update contains: 1 if it was added, and about 0 if it was not. Given the
+        # sizes of its numbers, the signs of the canaries' sum are random. So what else is in the update adds to their
+        # product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
+        # inverse of the variance of the share.
         length, (product, variance) = dot(inserted, inserted), product_sums(inserted, update)
         if length > 0 and variance > 0:
-            share = product * divisor / length
-            precision = length**2 / (variance * divisor**2)
-            rows = slice(None) if not self._presence.any() else slice(1, None)
-            self._presence[rows] += [share * precision, precision]
+            share, precision = product * divisor / length, length**2 / (variance * divisor**2)
+            first = 1 if self._presence.any() else 0
+            self._presence[first:] += [share * precision, precision]
 
     def cohort(self, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round."""
@@ -102,11 +96,6 @@ class TrainingChecks:
         if isinstance(self.sampling, Epochs):
             epoch = self.sampling.epoch(self.rounds, min(self._cohorts.rounds, self.rounds - 1))[1]
         self._cohorts.add(clients, available, epoch)
-
-    def looked_at(self, check: str) -> None:
-        """Record that an integration made a check of its own."""
-        if check not in self._looked_at:
-            self._looked_at.append(check)
 
     # After the training
 
@@ -121,26 +110,27 @@ class TrainingChecks:
             claim: The claim.
             in_tensors: What canaries in single tensors find against the claim, at a level; None if there are none.
         """
-        made, noise, sampling = list(self._looked_at), self._claimed_noise(claim), self.claimed_sampling(claim)
-        if noise is not None and self._noise is not None:
+        made, noise, record = list(self.looked_at), self._claimed_noise(claim), self._noise
+        if noise is not None and record is not None:
             made += NOISE_CHECKS
         if self._cohorts.rounds:
             made.append(Check.PARTICIPATION)
-        claim = claim if claim is not None and math.isfinite(claim.epsilon) else None
-        if in_tensors is not None and claim is not None:
+        if in_tensors is not None and claim is not None and math.isfinite(claim.epsilon):
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
-        low_everywhere = False
-        if noise is not None and self._noise is not None:
-            claimed_noise = ClaimedNoise(self._noise, noise, level, self._canaries_share(), self.even_noise)
-            findings += noise_findings(claimed_noise)
-            low_everywhere = claimed_noise.is_low_everywhere
+        share = self._canaries_share()
         # If all noise is too small, the divisor is in doubt already, and with it the share of the canaries.
-        if not low_everywhere and all(finding.check != Check.UNITS for finding in findings):
-            findings += self._about_canaries()
-        findings += cohort_findings(self._cohorts, sampling, level=level)
-        if in_tensors is not None and claim is not None:
+        doubted = False
+        if noise is not None and record is not None:
+            claimed_noise = ClaimedNoise(record, noise, level, share, self.even_noise)
+            findings += noise_findings(claimed_noise)
+            doubted = claimed_noise.low_everywhere or any(finding.check == Check.UNITS for finding in findings)
+        if record is not None and share is not None and not doubted:
+            findings += _about_canaries(*share, float(record.divisor[0]))
+        if self._cohorts.rounds:
+            findings += cohort_findings(self._cohorts, self.claimed_sampling(claim), level=level)
+        if in_tensors is not None and claim is not None and Check.CANARIES in made:
             findings += in_tensors(claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
@@ -160,36 +150,16 @@ class TrainingChecks:
             return None
         return float(share), error
 
-    def _about_canaries(self) -> list[Finding]:
-        """Warn if the releases contain nothing of the canaries, or so much or little that the divisor must be wrong."""
-        measured = self._canaries_share()
-        if measured is None or self._noise is None:
-            return []
-        share, error = measured
-        if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
-            sentence = (
-                f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
-                "you add planted.total to the sum of the clients' updates?"
-            )
-            return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
-        if abs(share - 1) >= max(_WOULD_SHOW * error, _WRONG_UNITS) and share >= _WOULD_SHOW * error:
-            divisor = float(self._noise.divisor[0])
-            sentence = (
-                f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
-                f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
-            )
-            return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
-        return []
-
     def _claimed_noise(self, claim: Claim | None) -> Floats | None:
         """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
         if claim is None:
             return None
-        schedule = claim.noise_schedule or self.noise_schedule
         noise = np.full(self.rounds, claim.noise_multiplier or self.noise_multiplier or 0.0)
-        if schedule:
-            each = np.repeat([z for z, _ in schedule], [count for _, count in schedule])[: self.rounds]
-            noise = np.concatenate([each, np.full(self.rounds - len(each), min(z for z, _ in schedule))])
+        schedule = np.array(claim.noise_schedule or self.noise_schedule).reshape(-1, 2)
+        if len(schedule):
+            noise[:] = schedule[:, 0].min()  # of rounds beyond the schedule
+            each = np.repeat(schedule[:, 0], schedule[:, 1].astype(int))[: self.rounds]
+            noise[: len(each)] = each
         if not (noise > 0).all() or not np.isfinite(noise).all():
             return None
         if self._noise is not None and float((self._noise.rounding.max()) / noise.min()) > _MOST_ROUNDING:
@@ -202,23 +172,47 @@ class TrainingChecks:
             return self.sampling
         return claim.sampling if isinstance(claim.sampling, Poisson | FixedSize) else None
 
-    @property
     def _record(self) -> NoiseRecord:
+        """Return the record of the noise, which is made once the layers are known."""
         if self._noise is None:
-            layers = self.layers or Layers({THE_UPDATE: (self.dim,)})
-            self._noise = NoiseRecord(layers, self.rounds, self.seed)
+            self._noise = NoiseRecord(self.layers or Layers({THE_UPDATE: (self.dim,)}), self.rounds, self.seed)
         return self._noise
 
     # Checkpoints
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        presence = {"presence": np.array(self._presence)}
-        return {**self._cohorts.state(), **presence, **({} if self._noise is None else self._noise.state())}
+        state = self._cohorts.state() | {"presence": np.array(self._presence)}
+        if self._noise is not None:
+            state |= self._noise.state()
+        return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
         self._cohorts.restore(state)
         self._presence = np.array(state["presence"])
         if "noise_energies" in state:
-            self._record.restore(state)
+            self._record().restore(state)
+
+
+def _about_canaries(share: float, error: float, divisor: float) -> list[Finding]:
+    """Warn if the releases contain nothing of the canaries, or so much or little that the divisor must be wrong.
+
+    Args:
+        share: How much of the canaries' sum the releases contain.
+        error: Its standard error.
+        divisor: What the sum of a round is said to be divided by.
+    """
+    if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
+        sentence = (
+            f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
+            "you add planted.total to the sum of the clients' updates?"
+        )
+        return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
+    if abs(share - 1) >= max(_WOULD_SHOW * error, _WRONG_UNITS) and share >= _WOULD_SHOW * error:
+        sentence = (
+            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
+            f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
+        )
+        return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
+    return []

@@ -8,8 +8,6 @@ the update has at least the energy of the claimed noise, whatever the clients se
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import special, stats
@@ -42,94 +40,66 @@ _RANGE, _PLACE = 5.0, 0.05
 _MEASURES = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
 
 
-@dataclass(frozen=True, eq=False)
 class ClaimedNoise:
     """The record of a training beside the noise that it claims.
 
     Args:
-        record: What was recorded.
+        record: What was recorded, of at least one round.
         noise_multipliers: Claimed noise multiplier of each round, (rounds,).
         level: Significance of each of the checks.
         canaries_share: How much of the canaries' sum the releases contain, and its standard error, if that is known.
         even_noise: Whether the claim states the noise of every tensor, so that none may have less.
+
+    Attributes:
+        energies: Energy of each block in each round in units of the claimed variance, (rounds, blocks).
+        dimensions: Dimensions of these energies, (rounds, blocks).
+        by_block: The p-value of each block over all rounds, adjusted for all tests of its check, (blocks,).
+        low_tensors: Which tensors have a block with too little noise, (tensors,).
+        low_everywhere: Whether the whole update has less than the claimed noise over all rounds.
+        sampled: Sampled rounds in order.
+        rows: Their updates in standard deviations of the noise, (sampled, coordinates).
+        row_rounding: How far rounding may have moved the numbers of each, (sampled,).
     """
 
-    record: NoiseRecord
-    noise_multipliers: Floats
-    level: float
-    canaries_share: tuple[float, float] | None = None
-    even_noise: bool = False
-
-    @cached_property
-    def energies(self) -> tuple[Floats, Floats]:
-        """Energy of each block in each round in units of the claimed variance, and its dimensions, (rounds, blocks)."""
-        record, seen = self.record, self.record.counts > 0
+    def __init__(
+        self, record: NoiseRecord, noise_multipliers: Floats, level: float,
+        canaries_share: tuple[float, float] | None = None, even_noise: bool = False,
+    ) -> None:  # fmt: skip
+        self.record, self.noise_multipliers, self.level = record, noise_multipliers, level
+        self.canaries_share, self.even_noise = canaries_share, even_noise
+        # Rounds that share a bin are judged by the smallest noise among them.
+        self.bin_noise = np.full(record.bins, np.inf)
+        np.minimum.at(self.bin_noise, record.bin_of_round, noise_multipliers)
+        seen = record.counts > 0
         noise = self.bin_noise[seen][:, None]
-        dimensions: Floats = np.multiply.outer(record.counts[seen], record.block_sizes).astype(np.float64)
+        self.dimensions = np.multiply.outer(record.counts[seen], record.block_sizes).astype(np.float64)
         rounding = record.rounding[seen][:, None] / noise
-        return with_rounding(record.energies[seen] / noise**2, dimensions, rounding), dimensions
-
-    @cached_property
-    def bin_noise(self) -> Floats:
-        """The smallest noise multiplier of each bin of rounds, (bins,)."""
-        bins = np.array([self.record.bin_of(round) for round in range(self.record.rounds)])
-        least = np.full(self.record.bins, np.inf)
-        np.minimum.at(least, bins, self.noise_multipliers)
-        return least
-
-    @cached_property
-    def by_block(self) -> Floats:
-        """The p-value of each block over all rounds, adjusted for all tests of its check, (blocks,)."""
-        energies, dimensions = self.energies
-        tests = _SIZE_TESTS * energies.shape[1]
-        p_values: Floats = tests * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0))
-        return p_values
-
-    @cached_property
-    def rows(self) -> tuple[Ints, Floats, Floats]:
-        """Sampled rounds in order, their updates in standard deviations, and the rounding of each."""
-        record = self.record
+        self.energies = with_rounding(record.energies[seen] / noise**2, self.dimensions, rounding)
+        energies, dimensions = self.energies.sum(axis=0), self.dimensions.sum(axis=0)
+        self.by_block: Floats = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
+        low = self.by_block <= level
+        self.low_tensors = np.isin(np.arange(len(record.layers.names)), record.tensor_of_block[low])
+        self.low_everywhere = low_everywhere(low, energies, dimensions)
         order = np.argsort(record.sampled)[np.sum(record.sampled < 0) :]
-        rounds = record.sampled[order]
-        noise = self.noise_multipliers[rounds]
-        rounding = np.array([record.rounding[record.bin_of(round)] for round in rounds.tolist()]) / noise
-        return rounds, record.samples[order].astype(np.float64) / noise[:, None], rounding
-
-    @property
-    def low_tensors(self) -> Bools:
-        """Which tensors have a block with too little noise, (tensors,)."""
-        low = self.record.tensor_of_block[self.by_block <= self.level]
-        return np.isin(np.arange(len(self.record.layers.names)), low)
-
-    @property
-    def is_low_everywhere(self) -> bool:
-        """Whether the whole update has less than the claimed noise over all rounds (see `low_everywhere`)."""
-        energies, dimensions = self.energies
-        return low_everywhere(self.by_block <= self.level, energies.sum(axis=0), dimensions.sum(axis=0))
-
-    @property
-    def is_mostly_missing(self) -> bool:
-        """Whether blocks with most of the numbers have too little noise, and so in the first round already.
-
-        Noise that repeats in all rounds may be small by chance in all of them together, but not in a single one.
-        """
-        energies, dimensions = self.energies
-        at_first = _SIZE_TESTS * energies.shape[1] * energy_p_value(energies[0], dimensions[0])
-        low = (self.by_block <= self.level) & (at_first <= self.level)
-        return float(self.record.block_sizes[low].sum()) > self.record.layers.dim / 2
+        self.sampled = record.sampled[order]
+        noise = noise_multipliers[self.sampled]
+        self.rows = record.samples[order].astype(np.float64) / noise[:, None]
+        self.row_rounding: Floats = record.rounding[record.bin_of_round[self.sampled]] / noise
 
 
 def noise_findings(claim: ClaimedNoise) -> list[Finding]:
     """Return what all checks found. The p-values take all tests of one check into account."""
-    if not claim.record.counts.any():
-        return []
-    if claim.is_mostly_missing:  # what repeats is then the signal
+    # Noise that repeats in all rounds may be small by chance in all of them together, but not in a single one. So noise
+    # is missing if blocks with most of the numbers have too little, and so in the first round already.
+    tests = _SIZE_TESTS * claim.energies.shape[1]
+    at_first = tests * energy_p_value(claim.energies[0], claim.dimensions[0])
+    missing = (claim.by_block <= claim.level) & (at_first <= claim.level)
+    if float(claim.record.block_sizes[missing].sum()) > claim.record.layers.dim / 2:  # what repeats is then the signal
         return [*size_findings(claim, fresh=True), *too_large(claim)]
     repeats = repeat_findings(claim)
     findings = [*size_findings(claim, fresh=not repeats), *repeats, *copy_findings(claim)]
     if not findings:  # missing and repeated noise has another shape, too
-        _, rows, rounding = claim.rows
-        findings = shape_findings(rows, float(rounding.max()), claim.level)
+        findings = shape_findings(claim.rows, float(claim.row_rounding.max()), claim.level)
     return [*findings, *too_large(claim)]
 
 
@@ -170,8 +140,8 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     Where noise repeats, only the first round counts: others have the same noise, which may be small by chance.
     """
     record, level = claim.record, claim.level
-    energies, dimensions = claim.energies
-    by_block, blocks = claim.by_block, energies.shape[1]
+    energies, dimensions, by_block = claim.energies, claim.dimensions, claim.by_block
+    blocks = energies.shape[1]
     if not fresh:
         energies, dimensions = energies[:1], dimensions[:1]
         by_block = _SIZE_TESTS * blocks * energy_p_value(energies[0], dimensions[0])
@@ -182,24 +152,24 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     if low_everywhere(certain, energies.sum(axis=0), dimensions.sum(axis=0)):
         low_blocks = np.ones_like(certain)
     findings = []
-    for name, is_whole, a, b in _runs(record, low_blocks):
-        # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
-        share = noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2)
+    if low_blocks.any():
         about = _same_factor(claim, energies, dimensions)
-        if not about and is_whole and not (claim.even_noise or low_blocks.all()):
-            # With a clip norm per tensor, noise in proportion to it keeps the claim.
-            about = ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
-        sentence = f"{name} {_less(share)}{about}"
-        p_value = float(by_block[a:b][certain[a:b]].max())
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value))
+        for name, is_whole, a, b in _runs(record, low_blocks):
+            # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
+            share = noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2)
+            sentence = f"{name} {_less(share)}{about}"
+            if not about and is_whole and not (claim.even_noise or low_blocks.all()):
+                # With a clip norm per tensor, noise in proportion to it keeps the claim.
+                sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
+            p_value = float(by_block[a:b][certain[a:b]].max())
+            findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
-        shares = [
-            noise_at_most(energies[t].sum(), dimensions[t].sum(), level / len(energies))
-            for t in np.flatnonzero(low_rounds)
-        ]
+        share = 0.0
+        for t in np.flatnonzero(low_rounds):
+            share = max(share, noise_at_most(energies[t].sum(), dimensions[t].sum(), level / len(energies)))
         have = "has" if low_rounds.sum() == 1 else "have"
-        sentence = f"{list_rounds(rounds[low_rounds], _LISTED).capitalize()} {have} {_less(max(shares))}"
+        sentence = f"{list_rounds(rounds[low_rounds], _LISTED).capitalize()} {have} {_less(share)}"
         findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_round[low_rounds].max())))
     odd = (by_both <= level) & ~low_blocks & ~low_rounds[:, None]
     for tensor in np.unique(record.tensor_of_block[odd.any(axis=0)])[:_LISTED]:
@@ -239,7 +209,7 @@ def too_large(claim: ClaimedNoise) -> list[Finding]:
 
     As many clients as the divisor says, or twice as many with canaries, have an energy of at most their number squared.
     """
-    energies, dimensions = claim.energies
+    energies, dimensions = claim.energies, claim.dimensions
     size, divisor = float(np.sqrt(energies.sum() / dimensions.sum())), float(claim.record.divisor[0])
     per_round = float(dimensions.sum()) / float(claim.record.counts.sum())
     clients = 2 * divisor / (float(claim.bin_noise.min()) * np.sqrt(per_round))
@@ -259,13 +229,12 @@ def too_large(claim: ClaimedNoise) -> list[Finding]:
 
 def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     """Return tensors in which more numbers are near zero than noise allows, and single numbers without noise."""
-    record, known = claim.record, claim.low_tensors
-    _, rows, rounding = claim.rows
-    tensors, findings = record.tensor_of_sample, []
+    record, known, rows = claim.record, claim.low_tensors, claim.rows
+    tensors, rounding, findings = record.tensor_of_sample, float(claim.row_rounding.max()), list[Finding]()
     for width in _WIDTHS:
         counts = np.bincount(tensors, np.sum(np.abs(rows) <= width, axis=0), len(known))
         totals = np.bincount(tensors, minlength=len(known)) * float(len(rows))
-        chance = near_zero_p_value(counts, totals, width + float(rounding.max()))
+        chance = near_zero_p_value(counts, totals, width + rounding)
         p_values = _SIZE_TESTS * len(_WIDTHS) * len(known) * chance
         low = (p_values <= claim.level) & ~known
         by_chance = float(special.erf(width / np.sqrt(2)))  # noise puts some numbers near zero, too
@@ -275,31 +244,23 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
             sentence = f"About {100 * bare:.2g}% of the coordinates of {name} have next to no noise"
             findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[tensor])))
         known = known | low
-    return findings + _single_numbers(claim, known)
-
-
-def _single_numbers(claim: ClaimedNoise, known: Bools) -> list[Finding]:
-    """Return a finding if single numbers lack noise in all rounds: any number, or one of the sample in large models."""
-    record = claim.record
-    rounds, rows, rounding = claim.rows
+    # Single numbers that lack noise in all rounds: any number, or one of the sample in large models.
+    coordinates, energies, dimensions = record.coordinates, np.sum(rows**2, axis=0), float(len(rows))
     if len(record.squares):
         coordinates, energies = np.arange(record.layers.dim), record.squares / claim.noise_multipliers.min() ** 2
         dimensions = float(record.counts.sum())
-    else:
-        coordinates, energies, dimensions = record.coordinates, np.sum(rows**2, axis=0), float(len(rounds))
-    energies = with_rounding(energies, np.array(dimensions), float(rounding.max()))
+    energies = with_rounding(energies, np.array(dimensions), rounding)
     p_values = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
     tensors = np.searchsorted(record.layers.starts, coordinates, side="right") - 1
     low = (p_values <= claim.level) & ~known[tensors]
-    if not low.any():
-        return []
-    first = int(coordinates[int(np.argmax(low))])
-    where, _ = record.layers.name_of_stretch(first, first)
-    found = f"{int(low.sum()):,} of {low.size:,}"
-    sentence = f"{found} coordinates lack the claimed noise in all rounds, such as {where}"
-    if low.sum() == 1:
-        sentence = f"{found} coordinates lacks the claimed noise in all rounds: {where}"
-    return [Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max()))]
+    if low.any():
+        first = int(coordinates[int(np.argmax(low))])
+        where, _ = record.layers.name_of_stretch(first, first)
+        verb, such_as = ("lacks", ":") if low.sum() == 1 else ("lack", ", such as")
+        count = f"{int(low.sum()):,} of {low.size:,}"
+        sentence = f"{count} coordinates {verb} the claimed noise in all rounds{such_as} {where}"
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max())))
+    return findings
 
 
 def _less(share: float) -> str:
@@ -336,7 +297,7 @@ def _subject(name: str) -> str:
 
 def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
     """Return rounds whose noise repeats that of an earlier round, on the whole or in a tensor."""
-    rounds, rows, rounding = claim.rows
+    rounds, rows, rounding = claim.sampled, claim.rows, claim.row_rounding
     if len(rounds) < 2:
         return []
     # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
@@ -344,13 +305,12 @@ def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
     findings = _repeated_pairs(rounds, rows, rounding, bare, 2, claim.level, "The noise of")
     if findings or len(rounds) > _MOST_BY_TENSOR:
         return findings
-    names = claim.record.layers.names
-    columns = [np.flatnonzero(claim.record.tensor_of_sample == tensor) for tensor in range(len(names))]
-    tests = 2 * sum(len(column) >= _LEAST_SAMPLE for column in columns)
-    for name, column, low in zip(names, columns, claim.low_tensors, strict=True):
-        if len(column) >= _LEAST_SAMPLE and not low:  # without noise, what repeats is the signal
-            part, subject = rows[:, column], f"The noise of {name} in"
-            findings += _repeated_pairs(rounds, part, rounding, bare, tests, claim.level, subject)
+    sizes = np.bincount(claim.record.tensor_of_sample, minlength=len(claim.low_tensors))
+    tests = 2 * int(np.sum(sizes >= _LEAST_SAMPLE))
+    for tensor in np.flatnonzero((sizes >= _LEAST_SAMPLE) & ~claim.low_tensors):  # without noise, the signal repeats
+        part = rows[:, claim.record.tensor_of_sample == tensor]
+        subject = f"The noise of {claim.record.layers.names[tensor]} in"
+        findings += _repeated_pairs(rounds, part, rounding, bare, tests, claim.level, subject)
     return findings
 
 
@@ -386,14 +346,16 @@ def _repeated_pairs(
 
 def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     """Return tensors whose noise repeats inside the update."""
-    record, used = claim.record, claim.record.copy_rounds
-    if not used:
+    record = claim.record
+    if not record.pairs:
         return []
-    first = np.sort(record.sampled[record.sampled >= 0])[:used]
-    noise = claim.noise_multipliers[first][:, None] ** 2
+    used = int(np.count_nonzero(~np.isnan(record.whole[:, -1])))
+    noise = claim.noise_multipliers[claim.sampled[:used]][:, None] ** 2
     rest = (record.copies[:used] / noise).sum(axis=0)
     whole = (record.whole[:used] / noise).sum(axis=0)
-    dimensions = used * np.maximum(record.pair_dimensions, 0).astype(np.float64)
+    nothing = np.zeros(record.layers.dim, dtype=np.float32)
+    sizes = np.array([len(half) for half, _ in record.halves(nothing)])
+    dimensions = used * np.maximum(sizes - 1, 0).astype(np.float64)
     rounding = float(np.max(record.rounding)) / float(np.sqrt(noise.min()))
     p_values = len(record.pairs) * energy_p_value(with_rounding(rest, dimensions, rounding), dimensions)
     # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.

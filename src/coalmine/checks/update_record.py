@@ -7,8 +7,7 @@ noise multiplier as its standard deviation, which need not be known before the e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,76 +54,52 @@ class NoiseRecord:
 
     def __init__(self, layers: Layers, rounds: int, seed: int) -> None:
         self.layers, self.rounds = layers, rounds
-        self._seed = seed
-        self.edges = _block_edges(layers)
+        # Large tensors are cut into blocks, so that noise that is missing in a part of them shows.
+        edges: list[int] = []
+        for start, size in zip(layers.starts.tolist(), layers.sizes.tolist(), strict=True):
+            parts = max(1, min(_BLOCKS, size // _LEAST_BLOCK))
+            edges += (start + size * np.arange(parts) // parts).tolist()
+        self.edges = np.array(edges, dtype=np.int64)
+        self.block_sizes = np.diff(np.append(self.edges, layers.dim))
+        self.tensor_of_block = np.searchsorted(layers.starts, self.edges, side="right") - 1
         # Energies of a long training are summed over bins of consecutive rounds.
-        self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(self.edges))))
-        self.energies = np.zeros((self.bins, len(self.edges)))
+        self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(edges))))
+        self.bin_of_round = np.arange(rounds) * self.bins // rounds
+        self.energies = np.zeros((self.bins, len(edges)))
         self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
         self.divisor = np.zeros(1)  # the largest one
+        # The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size.
         kept = min(rounds, _KEPT_ROUNDS)
+        budget = int(np.clip(_KEPT_NUMBERS // kept, _LEAST_SAMPLED, _MOST_SAMPLED))
+        sizes = layers.sizes
+        quotas = np.minimum(sizes, -(-budget // (2 * len(sizes))) + budget * sizes // (2 * sizes.sum()))
+        draw = generator(seed, "checks")
+        sampled = []
+        for start, size, quota in zip(layers.starts, sizes, quotas, strict=True):
+            sampled.append(start + np.sort(draw.choice(size, quota, replace=False)))
+        self.coordinates = np.concatenate(sampled).astype(np.int64)
+        self.tensor_of_sample = np.searchsorted(layers.starts, self.coordinates, side="right") - 1
         self.samples = np.zeros((kept, len(self.coordinates)), dtype=np.float32)
         self.sampled = np.full(kept, -1, dtype=np.int64)
-        # Energy of one half of pairs after projecting out the other half, and before: (rounds, kinds of pairs).
+        # Pairs of halves that are compared: of neighbors, of rows, and of the starts of two tensors.
+        self.pairs: list[tuple[str, str, str]] = []
+        by_name = dict(zip(layers.names, sizes.tolist(), strict=True))
+        large = [name for name, size in by_name.items() if size >= _SHORT_PREFIX]
+        for name in large:
+            self.pairs.append(("neighbors", name, ""))
+        for name in large:
+            shape = layers.shapes[name]
+            if len(shape) > 1 and shape[0] > 1:
+                self.pairs.append(("rows", name, ""))
+        large.sort(key=lambda name: -by_name[name])
+        for i, name in enumerate(large[:_MOST_TENSORS]):
+            for larger in large[:i]:
+                self.pairs.append(("tensors", name, larger))
+        # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
         self.copies = np.full((COPY_ROUNDS, len(self.pairs)), np.nan)
         self.whole = np.full((COPY_ROUNDS, len(self.pairs)), np.nan)
         # Energy of each single number over all rounds.
         self.squares = np.zeros(layers.dim if layers.dim <= _MOST_SQUARES else 0)
-
-    # Where to look
-
-    @cached_property
-    def coordinates(self) -> Ints:
-        """The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size."""
-        budget = int(np.clip(_KEPT_NUMBERS // min(self.rounds, _KEPT_ROUNDS), _LEAST_SAMPLED, _MOST_SAMPLED))
-        sizes, starts = self.layers.sizes, self.layers.starts
-        quotas = np.minimum(sizes, -(-budget // (2 * len(sizes))) + budget * sizes // (2 * sizes.sum()))
-        draw = generator(self._seed, "checks")
-        parts = [
-            start + np.sort(draw.choice(size, quota, replace=False))
-            for start, size, quota in zip(starts, sizes, quotas, strict=True)
-        ]
-        return np.concatenate(parts).astype(np.int64)
-
-    @cached_property
-    def tensor_of_sample(self) -> Ints:
-        """Number of the tensor that each sampled coordinate belongs to, (sampled,)."""
-        return np.searchsorted(self.layers.starts, self.coordinates, side="right") - 1
-
-    @cached_property
-    def tensor_of_block(self) -> Ints:
-        """Number of the tensor that each block belongs to, (blocks,)."""
-        return np.searchsorted(self.layers.starts, self.edges, side="right") - 1
-
-    @cached_property
-    def block_sizes(self) -> Ints:
-        """Number of coordinates of each block, (blocks,)."""
-        return np.diff(np.append(self.edges, self.layers.dim))
-
-    @cached_property
-    def pairs(self) -> list[tuple[str, str, str]]:
-        """All kinds of pairs: ("neighbors", tensor, ""), ("rows", tensor, ""), ("tensors", A, B)."""
-        shapes, sizes = self.layers.shapes, dict(zip(self.layers.names, self.layers.sizes, strict=True))
-        kinds = [("neighbors", name, "") for name in sizes if sizes[name] >= _SHORT_PREFIX]
-        kinds += [
-            ("rows", name, "") for name in sizes if len(shapes[name]) > 1 and shapes[name][0] > 1 and sizes[name] >= 16
-        ]
-        largest = sorted((name for name in sizes if sizes[name] >= _SHORT_PREFIX), key=lambda name: -sizes[name])
-        heads = largest[:_MOST_TENSORS]
-        kinds += [("tensors", a, b) for i, a in enumerate(heads) for b in heads[:i]]
-        return kinds
-
-    @cached_property
-    def pair_dimensions(self) -> Ints:
-        """Dimensions in which the two halves of each kind of pair are compared, (kinds,)."""
-        zeros = np.zeros(self.layers.dim, dtype=np.float32)
-        return np.array([len(half) - 1 for half, _ in self._halves(zeros)], dtype=np.int64)
-
-    def bin_of(self, round: int) -> int:
-        """Return the bin of a round: the round itself, unless the training is very long."""
-        return round * self.bins // self.rounds
-
-    # What happened
 
     def add(self, round: int, update: Vector, unit: float, rounding: float, divisor: float = 1.0) -> None:
         """Record an update.
@@ -137,7 +112,7 @@ class NoiseRecord:
             divisor: What the sum was divided by.
         """
         self.divisor[0] = max(self.divisor[0], divisor)
-        index = self.bin_of(round)
+        index = self.bin_of_round[round]
         if len(self.squares):
             squares = np.square(to_numpy(update) / unit, dtype=np.float64)
             self.squares += squares
@@ -146,37 +121,37 @@ class NoiseRecord:
             self.energies[index] += energies(update, self.edges) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
+        # Of a long training the first and the last rounds are kept.
         kept, middle = len(self.samples), len(self.samples) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
         self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
         self.sampled[slot] = round
-        turn = self.copy_rounds
-        if self.pairs and turn < COPY_ROUNDS:
-            for kind, (half, other) in enumerate(self._halves(update)):
-                whole, across, length = float(half @ half), float(half @ other), float(other @ other)
-                self.whole[turn, kind] = whole / unit**2
-                self.copies[turn, kind] = (whole - across**2 / length if length > 0 else whole) / unit**2
+        unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
+        if not self.pairs or not len(unused):
+            return
+        for pair, (half, other) in enumerate(self.halves(update)):
+            whole, across, length = float(half @ half), float(half @ other), float(other @ other)
+            rest = whole - across**2 / length if length > 0 else whole
+            self.whole[unused[0], pair], self.copies[unused[0], pair] = whole / unit**2, rest / unit**2
 
-    @property
-    def copy_rounds(self) -> int:
-        """Number of rounds that were searched for copies."""
-        return int(np.count_nonzero(~np.isnan(self.whole[:, -1]))) if self.pairs else 0
-
-    def _halves(self, update: Vector) -> list[tuple[Floats, Floats]]:
-        """Return for each kind of pair two vectors of equal length whose noise should be independent."""
-        values = {
-            name: to_numpy(update[start : start + min(size, _SEARCHED)]).astype(np.float64)
-            for name, start, size in zip(self.layers.names, self.layers.starts, self.layers.sizes, strict=True)
-        }
+    def halves(self, update: Vector) -> list[tuple[Floats, Floats]]:
+        """Return for each of `pairs` two vectors of equal length whose noise should be independent."""
+        values: dict[str, Floats] = {}
+        for name, start, size in zip(self.layers.names, self.layers.starts, self.layers.sizes, strict=True):
+            values[name] = to_numpy(update[start : start + min(size, _SEARCHED)]).astype(np.float64)
         halves: list[tuple[Floats, Floats]] = []
-        for kind, first, second in self.pairs:
-            if kind == "neighbors":
-                halves.append(_alternating(values[first], 1))
-            elif kind == "rows":
-                halves.append(_alternating(values[first], math.prod(self.layers.shapes[first][1:])))
-            else:
-                length = _PREFIX if min(values[first].size, values[second].size) >= _PREFIX else _SHORT_PREFIX
-                halves.append((values[first][:length], values[second][:length]))
+        for kind, name, other in self.pairs:
+            numbers = values[name]
+            if kind == "tensors":
+                length = _PREFIX if min(numbers.size, values[other].size) >= _PREFIX else _SHORT_PREFIX
+                halves.append((numbers[:length], values[other][:length]))
+                continue
+            block = 1 if kind == "neighbors" else math.prod(self.layers.shapes[name][1:])
+            if numbers.size < 2 * block:
+                halves.append((numbers[: max(0, numbers.size - block)], numbers[block:]))
+            else:  # every other block, and the blocks that follow them
+                blocks = numbers[: numbers.size // (2 * block) * (2 * block)].reshape(-1, 2, block)
+                halves.append((blocks[:, 0].ravel(), blocks[:, 1].ravel()))
         return halves
 
     # Checkpoints
@@ -189,24 +164,6 @@ class NoiseRecord:
         """Restore a saved state."""
         for name in _ARRAYS:
             setattr(self, name, np.array(state[f"noise_{name}"]))
-
-
-def _block_edges(layers: Layers) -> Ints:
-    """Return where each block of coordinates starts: tensors, of which large ones are cut into parts."""
-    edges: list[int] = []
-    for start, size in zip(layers.starts.tolist(), layers.sizes.tolist(), strict=True):
-        parts = max(1, min(_BLOCKS, size // _LEAST_BLOCK))
-        edges += [start + size * part // parts for part in range(parts)]
-    return np.array(edges, dtype=np.int64)
-
-
-def _alternating(values: Floats, block: int) -> tuple[Floats, Floats]:
-    """Return every other block of ``block`` numbers, and the blocks that follow them."""
-    if values.size < 2 * block:
-        rest = max(0, values.size - block)
-        return values[:rest], values[block:]
-    whole = values[: values.size // (2 * block) * (2 * block)].reshape(-1, 2, block)
-    return whole[:, 0].ravel(), whole[:, 1].ravel()
 
 
 # How coarse are the numbers? Rounding to half precision, bfloat16 or a fixed grid is no bug of the noise. Each tensor
@@ -251,11 +208,12 @@ def _rounding(values: Vector, largest: float) -> float:
     few = np.count_nonzero(to_numpy(values[:_FEW])) < _LEAST_NUMBERS
     if few and int((values != 0).sum()) < _LEAST_NUMBERS:
         return single
-    if all(is_half(part) for part in _first_and_all(values)):
+    if _holds(values, is_half):
         return float(np.spacing(np.float16(largest))) / 2
     # bfloat16 has the first 16 bits of a float32, the others are 0.
-    is_brain = all(not (bits_of(part) & (_BRAIN_STEPS - 1)).any() for part in _first_and_all(values))
-    return single * _BRAIN_STEPS if is_brain else single
+    if _holds(values, lambda part: not (bits_of(part) & (_BRAIN_STEPS - 1)).any()):
+        return single * _BRAIN_STEPS
+    return single
 
 
 def _grid(values: Vector) -> float:
@@ -270,18 +228,14 @@ def _grid(values: Vector) -> float:
     if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
         return 0.0
     step = largest / round(largest / float(wide.min()))  # a gap of large numbers has a larger relative error
-    is_on_grid = all(_steps_off(part, step) < _OFF_GRID for part in _first_and_all(values))
-    return step if is_on_grid else 0.0
+
+    def on_grid(part: Vector) -> bool:
+        steps = to_numpy(part).astype(np.float64) / step
+        return float(np.abs(steps - np.round(steps)).max()) < _OFF_GRID
+
+    return step if _holds(values, on_grid) else 0.0
 
 
-def _steps_off(values: Vector, step: float) -> float:
-    """Return how far numbers are off a grid, at most, in its steps."""
-    steps = to_numpy(values).astype(np.float64) / step
-    return float(np.abs(steps - np.round(steps)).max())
-
-
-def _first_and_all(values: Vector) -> Iterator[Vector]:
-    """Yield a few numbers, which mostly settle the matter, and then all in pieces."""
-    yield values[:_FEW]
-    for part in pieces(len(values), device_of(values)):
-        yield values[part]
+def _holds(values: Vector, test: Callable[[Vector], bool]) -> bool:
+    """Return whether all numbers pass a test: a few, which mostly settle the matter, and then all in pieces."""
+    return test(values[:_FEW]) and all(test(values[part]) for part in pieces(len(values), device_of(values)))

@@ -150,7 +150,9 @@ class OneShot(Audit):
         check_room(self.family, self.dim, count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
-        self._noise_scale = noise_scale(noise_per_layer, known_layers)
+        self._noise_scale: Vector | None = None
+        if noise_per_layer is not None:
+            self._noise_scale = noise_scale(noise_per_layer, known_layers)
         self._draw_canaries(known_layers, scale=self._noise_scale)
         self.members = self._canaries.members
         self._plants = True
@@ -428,7 +430,8 @@ class OneShot(Audit):
 
     def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
         """Record a check that the training or an integration made by itself, and its findings."""
-        self._checks.looked_at(check)
+        if check not in self._checks.looked_at:
+            self._checks.looked_at.append(check)
         self._checks.facts.extend(findings)
 
     def discard(self, round: int) -> None:

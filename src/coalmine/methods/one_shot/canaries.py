@@ -248,10 +248,8 @@ class CanarySet:
         )  # fmt: skip
 
 
-def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | None) -> Vector | None:
-    """Return the noise of each parameter as a share of the claimed one, (dim,), or None if it is the same for all."""
-    if noise_per_layer is None:
-        return None
+def noise_scale(noise_per_layer: Mapping[str, float], layers: Layers | None) -> Vector:
+    """Return the noise of each parameter as a share of the claimed one, (dim,)."""
     if layers is None:
         raise InputError("noise_per_layer names tensors: pass layers= too, such as the module")
     scale = layers.spread(noise_per_layer, "noise_per_layer")
@@ -261,7 +259,8 @@ def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | No
             "noise_per_layer must be above 1 for one tensor if it is below 1 for another, got at most "
             f"{scale.max():g} and {scale.min():g}: no clip norms per tensor would keep the claim"
         )
-    return scale.astype(np.float32)
+    vector: Vector = scale.astype(np.float32)
+    return vector
 
 
 def largest_clip_norm(noise_per_layer: Mapping[str, float]) -> tuple[str, float] | None:
