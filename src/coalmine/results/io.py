@@ -297,11 +297,13 @@ def load(path: Path | str) -> Results:
 
     Example:
         >>> import tempfile
+        >>> import numpy as np
         >>> from coalmine import check_mechanism
+        >>> rng = np.random.default_rng(0)
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
+        ...     check_mechanism(lambda total: total + rng.normal(size=total.shape), dim=500, canaries=100).save(directory)
         ...     load(directory)
-        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+        Results([<Result mechanism, release: no claim, ε ≥ 1.75, ε ≈ 4.15 (3.01–5.34)>])
     """
     return Results(read_run_directory(path, scores=True).results)
 
