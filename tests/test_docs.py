@@ -21,10 +21,7 @@ NEEDS = {"opacus": "opacus", "flower": "flwr", "integrations": "nvflare"}
     ("page", "least"),
     [
         ("training", 15),
-        ("estimators", 4),
-        ("simultaneous-bound", 6),
-        ("anytime", 5),
-        ("claim-test", 7),
+        ("estimators", 15),
         ("claims", 8),
         ("one-shot", 10),
         ("checks", 25),
