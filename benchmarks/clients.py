@@ -31,7 +31,7 @@ from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, LocalTraining, flat
 from coalmine.simulation.client import Participant, ignored_index, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked

@@ -7,8 +7,7 @@ from torch import nn
 
 from coalmine.errors import InputError
 from coalmine.simulation import SGD, Adam, LocalTraining, flat
-from coalmine.simulation.kernels import layerwise
-from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels import choose_kernel, layerwise
 from coalmine.simulation.kernels.kernel import clip_factors, group_sizes
 from coalmine.simulation.kernels.layerwise import Layerwise
 from coalmine.simulation.kernels.lean import LeanLoop

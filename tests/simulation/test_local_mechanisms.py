@@ -11,8 +11,17 @@ from coalmine.errors import InputError
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, LocalMechanism, Normals
-from coalmine.simulation.mechanisms.privunit import PrivUnit2, best_cap, cosine_quantile, cosine_tail
+from coalmine.simulation.mechanisms.local import (
+    LDPSGD,
+    LDPServer,
+    LocalGaussian,
+    LocalMechanism,
+    Normals,
+    PrivUnit2,
+    best_cap,
+    cosine_quantile,
+    cosine_tail,
+)
 from coalmine.simulation.training import train_locally_private
 from coalmine.stats import CosineNull
 
@@ -283,18 +292,12 @@ def test_wrong_parameters_raise(kind, settings, message):
 
 def test_wrong_gradients_and_servers_raise():
     rng = np.random.default_rng(0)
-    with pytest.raises(InputError, match="one flat vector"):
-        LDPSGD(epsilon=1.0).randomize(np.ones((2, 2)), rng)
     with pytest.raises(InputError, match="finite"):
         LDPSGD(epsilon=1.0).randomize([1.0, math.nan], rng)
-    with pytest.raises(InputError, match="count must be a whole number of at least 1"):
-        LDPSGD(epsilon=1.0).randomize([1.0, 2.0], rng, 0)
     with pytest.raises(InputError, match="at least 2 dimensions"):
         PrivUnit2(epsilon=1.0).randomize([1.0], rng)
     with pytest.raises(InputError, match="delta must be in"):
         LocalGaussian(epsilon=1.0, delta=0.0)
-    with pytest.raises(InputError, match="radius must be a positive number"):
-        LDPServer(radius=0.0)
     with pytest.raises(InputError, match="learning_rate must be a positive number"):
         LDPServer(learning_rate=0.0)
 

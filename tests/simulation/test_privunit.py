@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from coalmine.simulation.mechanisms.privunit import PrivUnit2, cosine_quantile, cosine_tail
+from coalmine.simulation.mechanisms.local import PrivUnit2, cosine_quantile, cosine_tail
 
 
 def exact_tail(cosine, dim):

@@ -27,7 +27,8 @@ from coalmine.simulation import (
     evaluate,
     flat,
 )
-from coalmine.simulation.workers import ClientWork
+from coalmine.simulation.client import tensors
+from coalmine.simulation.kernels.kernel import Kernel
 from federations import cnn, federation, mlp, texts, word_model
 
 DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
@@ -234,7 +235,7 @@ def test_frozen_rounds_compute_every_client_once_and_release_the_same(cohorts, m
         return [release for release in spy.seen if release.trial is not None]
 
     kept, shared = released(), released(workers=2)
-    monkeypatch.setattr(ClientWork, "updates", None)
+    monkeypatch.setattr(Training, "_frozen_updates", lambda *_: None)
     monkeypatch.setattr("coalmine.simulation.training._MOST_BYTES", 0)  # too little memory to keep any update
     computed = released()
     assert len(kept) == len(computed) == 30
@@ -245,7 +246,7 @@ def test_frozen_rounds_compute_every_client_once_and_release_the_same(cohorts, m
 
 
 def test_a_few_frozen_rounds_train_their_cohorts_only(monkeypatch):
-    monkeypatch.setattr(ClientWork, "updates", None)  # what computes every client
+    monkeypatch.setattr(Kernel, "clipped_updates", None)  # what computes every client
     with pytest.raises(TypeError):
         training(audits=[FrozenFirst(frozen=4)], sampling=FixedSize(3)).run(until=1)
     training(audits=[FrozenFirst(frozen=3)], sampling=FixedSize(3)).run(until=1)
@@ -444,15 +445,11 @@ def test_batch_norm_raises_in_a_private_training_only():
 
 
 def test_models_that_cannot_be_trained_are_refused():
-    whole = mlp()
-    whole.register_parameter("counts", nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False))
-    with pytest.raises(InputError, match=r"parameter 'counts'.*torch.int64"):
-        training(model=whole)
     with pytest.raises(InputError, match="no trainable parameters"):
         training(model=mlp().requires_grad_(False))
     broken = mlp()
     broken[1].weight.data[0, 0] = math.nan
-    with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
+    with pytest.raises(InputError, match="not finite before training"):
         training(model=broken)
     with pytest.raises(InputError, match=r"Sequential must return logits of the shape \(2, 3\) .* got \(2, 5\)"):
         training(model=mlp(classes=5))
@@ -484,7 +481,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
 
 
 def test_a_checkpoint_that_is_missing_cut_short_or_newer_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no checkpoint"):
+    with pytest.raises(InputError, match=r"checkpoint\.safetensors cannot be read"):
         training().load(tmp_path)
     training().run(until=1, checkpoints=tmp_path)
     path = tmp_path / "checkpoint.safetensors"
@@ -522,15 +519,22 @@ def test_central_training_learns_and_resumes(order, optimizer, tmp_path):
     assert whole.claim(1e-5).epsilon == math.inf
 
 
-def test_central_batches_follow_the_order_asked_for():
+def test_central_batches_follow_the_order_asked_for(monkeypatch):
     data = federation([5] * 8)
     data.targets[:] = np.arange(40) % 3
+    batches = []
+
+    def recorded(batch, *arguments, **options):
+        batches.append(batch.inputs)
+        return tensors(batch, *arguments, **options)
+
+    monkeypatch.setattr("coalmine.simulation.training.tensors", recorded)
     for order, users_in_batch in (("by-user", 1), ("shuffled", None)):
-        central = CentralTraining(model=mlp(), data=data, rounds=1, steps=8, batch_size=5, order=order)
-        rows = [central._batch(step).inputs.tobytes() for step in range(8)]
+        batches.clear()
+        CentralTraining(model=mlp(), data=data, rounds=2, steps=4, batch_size=5, order=order).run()
         of_users = {data.client(i).inputs.tobytes() for i in range(8)}
-        assert (set(rows) == of_users) is (users_in_batch == 1)
-        everything = np.concatenate([central._batch(step).inputs for step in range(8)])
+        assert ({batch.tobytes() for batch in batches} == of_users) is (users_in_batch == 1)
+        everything = np.concatenate(batches)
         assert sorted(map(bytes, everything)) == sorted(map(bytes, data.inputs))
 
 
@@ -606,16 +610,10 @@ def test_a_model_that_diverges_is_noticed_in_its_own_round():
     ("changes", "message"),
     [
         ({"data": None}, "data must be FederatedData"),
-        ({"model": "mlp"}, "model must be a torch.nn.Module"),
-        ({"model": nn.Linear}, "model must be a torch.nn.Module.*got the class Linear"),
         ({"sampling": 0.5}, "sampling must be.*got float"),
         ({"sampling": Poisson}, "sampling must be.*got the class"),
-        ({"client": SGD(learning_rate=0.1)}, "client must be LocalTraining"),
-        ({"server": torch.optim.SGD}, "server must be SGD"),
-        ({"mechanism": FixedClipping(1.0)}, "mechanism must be Mechanism"),
         ({"audits": Spy()}, "audits must be a list"),
         ({"audits": [3]}, "an audit must be an object of a subclass of coalmine.protocol.Audit, got int"),
-        ({"test": 3}, "test must be FederatedData"),
     ],
 )
 def test_arguments_of_the_wrong_type_raise(changes, message):
@@ -624,12 +622,6 @@ def test_arguments_of_the_wrong_type_raise(changes, message):
 
 
 def test_parts_of_the_wrong_type_raise():
-    with pytest.raises(InputError, match=r"clipping must be.*got float"):
-        Mechanism(clipping=1.0)
-    with pytest.raises(InputError, match="optimizer must be SGD"):
-        LocalTraining(optimizer=torch.optim.SGD)
-    with pytest.raises(InputError, match="learning_rate must be at most 1e30"):
-        SGD(learning_rate=1e39)
     spy = Spy(plants=lambda *_: np.zeros(3))
     with pytest.raises(InputError, match="Contribution or None, got ndarray"):
         training(audits=[spy]).run()

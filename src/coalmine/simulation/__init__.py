@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
     from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
-    from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
+    from coalmine.simulation.mechanisms.local import PrivUnit2 as PrivUnit2
     from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
     from coalmine.simulation.training import train_locally_private as train_locally_private
@@ -60,8 +60,8 @@ __getattr__, __all__ = lazy_names(
             "LocalGaussian",
             "LocalMechanism",
             "OwnMechanism",
+            "PrivUnit2",
         ),
-        "coalmine.simulation.mechanisms.privunit": ("PrivUnit2",),
         "coalmine.simulation.training": ("CentralTraining", "Training", "train_locally_private"),
     },
 )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
 
 from coalmine.errors import InputError
 
@@ -24,32 +23,22 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
-        try:
-            self.module = stateless(copy.deepcopy(module)).train().to(dtype=dtype)
-        except RuntimeError as error:  # for instance the old weight_norm, which keeps tensors that are no parameters
-            raise InputError(f"the model cannot be copied: {error}") from error
-        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
-        self.names = [name for name, _ in named]
-        self.parameters: list[Tensor] = [value for _, value in named]
+        self.module = stateless(copy.deepcopy(module)).train().to(dtype=dtype)
+        trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
+        self.names, self.parameters = list(trained), list[Tensor](trained.values())
         self.shapes = [tuple(value.shape) for value in self.parameters]
         self._sizes = [value.numel() for value in self.parameters]
         self.dim, self.dtype, self.device = sum(self._sizes), dtype, device_of(self.module)
-        self._buffers = [
-            (owner, name, buffer, buffer.clone())
-            for owner in self.module.modules()
-            for name, buffer in owner._buffers.items()
-            if buffer is not None
-        ]
+        self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+        for owner in self.module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None:
+                    self._buffers.append((owner, name, buffer, buffer.clone()))
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:
         """Set all parameters from a vector."""
         torch._foreach_copy_(self.parameters, self.views(vector))
-
-    @property
-    def vector(self) -> Tensor:
-        """A copy of all parameters, (d,)."""
-        return self.flatten(self.parameters)
 
     @torch.no_grad()
     def flatten(self, tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
@@ -70,28 +59,10 @@ class FlatModel:
         for owner, name, buffer, start in self._buffers:
             owner._buffers[name] = buffer.copy_(start)
 
-    @property
-    def buffers_changed(self) -> bool:
-        """Whether a forward pass has changed a buffer."""
-        return any(
-            owner._buffers.get(name) is not buffer or not torch.equal(buffer, start)
-            for owner, name, buffer, start in self._buffers
-        )
-
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where a module's trainable parameters are.
-
-    Raises:
-        InputError: If they are on several devices.
-    """
-    devices = {value.device for value in module.parameters() if value.requires_grad}
-    if len(devices) > 1:
-        raise InputError(
-            f"the model is spread over {', '.join(sorted(map(str, devices)))}, but it is trained on one device: pass "
-            "device="
-        )
-    return next(iter(devices), torch.device("cpu"))
+    """Where a module's trainable parameters are."""
+    return next((value.device for value in module.parameters() if value.requires_grad), torch.device("cpu"))
 
 
 def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
@@ -102,42 +73,18 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     """
     if device is None:
         return module
-    place = parse_device(device)
     try:
-        return copy.deepcopy(module).to(place)
+        return copy.deepcopy(module).to(device)
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
         raise InputError(f"device must be one that torch has here, got {str(device)!r}: {error!s:.200}") from error
-
-
-def parse_device(device: torch.device | str) -> torch.device:
-    """Return a device by its name. Whether torch has it here shows only when something is moved there.
-
-    Processes that are forked later cannot use a device that was used before.
-
-    Raises:
-        InputError: If torch knows no such device, or it is ``"meta"``, whose tensors hold no numbers.
-    """
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device must be one that torch knows, such as cpu, got {str(device)!r}") from error
-    if place.type == "meta":
-        raise InputError(f"device must be one that computes, such as cpu, got {str(device)!r}")
-    return place
 
 
 def parameter_vector(module: nn.Module) -> Tensor:
     """The trainable parameters as one float32 vector on their device, in the order of ``module.parameters()``.
 
     Raises:
-        InputError: If the module has no trainable parameters, or some that cannot be part of a vector.
+        InputError: If the module has no trainable parameters.
     """
-    for name, value in module.named_parameters():
-        if is_lazy(value) or value.is_complex() or value.is_quantized or value.is_meta or value.is_sparse:
-            raise InputError(
-                f"parameter {name!r} must hold real numbers, stored densely: it is {value.dtype} on {value.device}, or "
-                "has no shape yet (give a lazy layer its input size)"
-            )
     # Frozen parameters are not part of any update, so they are not part of the vector.
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
     if not pieces:
@@ -157,14 +104,8 @@ def norms(rows: Tensor) -> Tensor:
 
 def check_module(module: nn.Module, *, private: bool) -> None:
     """Raise `InputError` for a module that cannot be trained: bad parameters, or BatchNorm in a private training."""
-    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
-        raise InputError("the model is compiled by torch.jit, which hides its layers: pass the plain module")
-    parameter_vector(module)
-    for name, value in module.named_parameters():
-        if not value.is_floating_point():
-            raise InputError(f"parameter {name!r} has dtype {value.dtype}; all parameters must be floating-point")
-        if not bool(torch.isfinite(value).all()):
-            raise InputError(f"parameter {name!r} is not finite before training: check its initialization")
+    if not bool(torch.isfinite(parameter_vector(module)).all()):
+        raise InputError("the model's parameters are not finite before training: check their initialization")
     for name, layer in module.named_modules():
         # Clipping bounds what one client changes only if its update depends on nobody else's examples.
         if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):

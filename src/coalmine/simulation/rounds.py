@@ -7,10 +7,11 @@ There is no random state to save, because every draw is a function of the seed a
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, check_audits
 from coalmine.simulation import flat
 from coalmine.simulation.client import OptimizerState, evaluate
-from coalmine.simulation.data.federated import FederatedData, digest_of
+from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.models import check_fits
 from coalmine.vectors import AnyVector
 
@@ -53,7 +54,7 @@ class TrainingState:
         clip_norm: Clip norm of the next round.
         round: Number of completed rounds.
         history: Metrics of each completed round.
-        audits: State of each audit; filled in when a checkpoint is written or read.
+        audits: State of each audit; filled in when a checkpoint is read.
     """
 
     model: Tensor
@@ -66,6 +67,9 @@ class TrainingState:
 
 class Rounds(ABC):
     """A training in rounds. A round that fails is aborted: the state stays that of the round before."""
+
+    _determining: Sequence[str]
+    """Names of the settings that determine the results: a checkpoint with other settings is rejected."""
 
     def __init__(
         self,
@@ -80,14 +84,10 @@ class Rounds(ABC):
         device: torch.device | str | None,
         private: bool,
     ) -> None:
-        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
         check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
-        check_kind("test", data if test is None else test, FederatedData, "FederatedData, such as load(name).test")
         check_audits(audits)
         if test is None and evaluate_every is not None:
             raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
-        if test is not None and test.task != data.task:
-            raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
@@ -96,8 +96,12 @@ class Rounds(ABC):
         flat.check_module(model, private=private)
         check_fits(model, data.task, name=type(model).__name__)
         self._model = flat.FlatModel(model)
+        self.dim = self._model.dim
         self.state = TrainingState(model=flat.parameter_vector(model))
-        self._start = digest_of(self.state.model.cpu().numpy())
+        start = self.state.model.cpu().numpy().tobytes()
+        self._start = hashlib.blake2b(start, digest_size=6).hexdigest()
+        # Releases what only a running training needs, such as worker processes.
+        self._release: Callable[[], None] = lambda: None
 
     @abstractmethod
     def claim(self, delta: float) -> Claim:
@@ -107,20 +111,8 @@ class Rounds(ABC):
     def _round(self) -> tuple[TrainingState, Tensor, float | None]:
         """Compute the next round without side effects: the new state, the update, and the divisor of its sum."""
 
-    @abstractmethod
-    def _settings(self) -> dict[str, object]:
-        """The settings that determine the results: a checkpoint with other settings is rejected."""
-
     def _before_round(self) -> None:  # noqa: B027
         """Do what precedes a round and does not change the model, such as frozen rounds."""
-
-    def _release_resources(self) -> None:  # noqa: B027
-        """Release what only a running training needs, such as worker processes."""
-
-    @property
-    def dim(self) -> int:
-        """The number of trainable parameters."""
-        return self.state.model.numel()
 
     @property
     def history(self) -> list[Metrics]:
@@ -137,8 +129,8 @@ class Rounds(ABC):
 
     def evaluate(self) -> Metrics:
         """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
-        if self.test is None:
-            raise InputError("there is no test data to evaluate on: set test")
+        check_kind("test", self.test, FederatedData, "FederatedData, such as load(name).test")
+        assert self.test is not None
         with single_thread():
             return evaluate(self.module(), self.data.task, self.test)
 
@@ -171,7 +163,7 @@ class Rounds(ABC):
         directory = None if checkpoints is None else Path(checkpoints)
         check_count("checkpoint_every", checkpoint_every)
         if directory and holds_checkpoint(directory):
-            saved = _read(directory, self._fingerprint())
+            saved = self._read(directory)
             if saved.round > end:
                 raise InputError(f"{directory} holds a checkpoint after round {saved.round}, past {end}: use another")
             # A checkpoint that lags behind this object is older than what it has computed itself.
@@ -190,20 +182,74 @@ class Rounds(ABC):
                         progress(self.state.history[-1])
                     advance(self.state.round, "")
         finally:
-            self._release_resources()
+            self._release()
         return self.history
 
     def save(self, directory: Path | str) -> None:
-        """Write a checkpoint: the state of the training and of its audits."""
-        self.state.audits = [
-            {name: torch.from_numpy(np.array(value)) for name, value in audit.state().items()} for audit in self.audits
-        ]
-        _write(self.state, Path(directory), self._fingerprint())
+        """Write a checkpoint: the state of the training and of its audits.
+
+        A kill at any moment leaves either the old checkpoint or the new one.
+        """
+        state = self.state
+        tensors = {"model": state.model.cpu()}
+        for key, values in state.optimizer.items():
+            for i, tensor in enumerate(values):
+                tensors[f"optimizer.{key}.{i:06d}"] = tensor.cpu()  # padded, so that names sort like the parameters
+        for i, audit in enumerate(self.audits):
+            for key, value in audit.state().items():
+                tensors[f"audit.{i}.{key}"] = torch.from_numpy(np.array(value))
+        about = {
+            "format": FORMAT,
+            "round": state.round,
+            "clip_norm": state.clip_norm,
+            "history": state.history,
+            "settings": self._fingerprint(),
+        }
+        # One file, so that replacing it is what switches from the old checkpoint to the new one.
+        content = serialized(tensors, metadata={"about": json.dumps(about)})
+        write_whole(Path(directory) / _FILE, lambda path: path.write_bytes(content))
 
     def load(self, directory: Path | str) -> Self:
         """Restore a checkpoint of this training; raises `InputError` if it is of another one."""
-        self._restore(_read(Path(directory), self._fingerprint()))
+        self._restore(self._read(Path(directory)))
         return self
+
+    def _read(self, directory: Path) -> TrainingState:
+        """Read a checkpoint; raises `InputError` if it is missing, damaged, or of another format or training."""
+        path = directory / _FILE
+        try:
+            with safe_open(path, framework="pt") as file:
+                about: dict[str, Any] = json.loads(file.metadata()["about"])
+                # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its
+                # factors.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if about["format"] != FORMAT:
+                raise InputError(f"{path} has format {about['format']}, this version of coalmine reads format {FORMAT}")
+            for key, value in self._fingerprint().items():
+                saved = about["settings"].get(key)
+                if saved != value:
+                    raise InputError(
+                        f"{path} belongs to another training: {key} is {saved} in the checkpoint and {value} here. "
+                        "Call torch.manual_seed before building the model if only the first model differs"
+                    )
+            state = TrainingState(
+                model=tensors.pop("model"),
+                clip_norm=float(about["clip_norm"]),
+                round=int(about["round"]),
+                history=about["history"],
+                audits=[{} for _ in self.audits],
+            )
+            for name in sorted(tensors):
+                kind, group, rest = name.split(".", 2)
+                if kind == "optimizer":
+                    state.optimizer.setdefault(group, []).append(tensors[name])
+                else:
+                    state.audits[int(group)][rest] = tensors[name]
+        except InputError:
+            raise
+        except (SafetensorError, OSError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from None
+        return state
 
     def _restore(self, state: TrainingState) -> None:
         """Continue from a state that was read from a checkpoint."""
@@ -228,7 +274,8 @@ class Rounds(ABC):
             "data": f"{self.data} {self.data.fingerprint}",
             "audits": list(self.audits),
         }
-        return {name: str(value) for name, value in (common | self._settings()).items()}
+        settings = {name: getattr(self, name) for name in self._determining}
+        return {name: str(value) for name, value in (common | settings).items()}
 
     def _advance(self) -> None:
         """Run one round and show the audits what their views release of it."""
@@ -236,14 +283,15 @@ class Rounds(ABC):
         self._before_round()
         try:
             state, update, divisor = self._round()
-            if not math.isfinite(flat.norms(state.model[None])):
-                raise _diverged(number)
-            self.state = state
+            self.state, loss = state, 0.0
             last = number + 1 == self.rounds
             if self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
                 state.history[-1].update(self.evaluate())
-                if not math.isfinite(state.history[-1]["loss"]):
-                    raise _diverged(number)
+                loss = state.history[-1]["loss"]
+            if not math.isfinite(float(flat.norms(state.model[None])) + loss):
+                raise InputError(
+                    f"the model diverged in round {number}, which was aborted: lower the learning rates or the noise"
+                )
         except BaseException:
             # The round will be repeated, with the same random numbers: as if it had never begun.
             self.state = before
@@ -255,10 +303,6 @@ class Rounds(ABC):
                 if view.shows(number, self.rounds):
                     vector = shown(state.model if view.kind == "model" else update)
                     audit.observe(number, **{view.kind: vector}, divisor=divisor)
-
-
-def _diverged(number: int) -> InputError:
-    return InputError(f"the model diverged in round {number}, which was aborted: lower the learning rates or the noise")
 
 
 def shown(vector: Tensor) -> AnyVector:
@@ -273,73 +317,3 @@ def shown(vector: Tensor) -> AnyVector:
 def holds_checkpoint(directory: Path) -> bool:
     """Whether ``directory`` holds a checkpoint."""
     return (directory / _FILE).is_file()
-
-
-def _write(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
-    """Write a checkpoint atomically: a kill at any moment leaves either the old one or the new one.
-
-    ``settings`` identify the training that the state belongs to.
-    """
-    tensors = {"model": state.model}
-    for key, values in state.optimizer.items():
-        for i, tensor in enumerate(values):
-            tensors[f"optimizer.{key}.{i:06d}"] = tensor  # padded, so that names sort like the parameters
-    for i, audit in enumerate(state.audits):
-        for key, tensor in audit.items():
-            tensors[f"audit.{i}.{key}"] = tensor
-    about = {
-        "format": FORMAT,
-        "round": state.round,
-        "clip_norm": state.clip_norm,
-        "history": state.history,
-        "audits": len(state.audits),
-        "settings": dict(settings),
-    }
-    on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
-    # One file, so that replacing it is what switches from the old checkpoint to the new one.
-    content = serialized(on_cpu, metadata={"about": json.dumps(about)})
-    write_whole(directory / _FILE, lambda path: path.write_bytes(content))
-
-
-def _read(directory: Path, settings: Mapping[str, str]) -> TrainingState:
-    """Read a checkpoint; raises `InputError` if it is missing, damaged, of another format or of another training."""
-    path = directory / _FILE
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing")
-    try:
-        with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads(file.metadata()["about"])
-            # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        _check_settings(about, path, settings)
-        state = TrainingState(
-            model=tensors.pop("model"),
-            clip_norm=float(about["clip_norm"]),
-            round=int(about["round"]),
-            history=about["history"],
-            audits=[{} for _ in range(about["audits"])],
-        )
-        for name in sorted(tensors):
-            kind, group, rest = name.split(".", 2)
-            if kind == "optimizer":
-                state.optimizer.setdefault(group, []).append(tensors[name])
-            else:
-                state.audits[int(group)][rest] = tensors[name]
-    except (SafetensorError, OSError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from None
-    return state
-
-
-def _check_settings(about: Mapping[str, Any], path: Path, settings: Mapping[str, str]) -> None:
-    """Raise `InputError` unless a checkpoint has the right format and is of the training with these settings."""
-    if about["format"] != FORMAT:
-        raise InputError(f"{path} has format {about['format']}, this version of coalmine reads format {FORMAT}")
-    for key, value in settings.items():
-        saved = about["settings"].get(key)
-        if saved != value:
-            hint = ". Call torch.manual_seed before building the model" if key == "the first model" else ""
-            raise InputError(
-                f"{path} belongs to another training: {key} is {saved} in the checkpoint and {value} here{hint}"
-            )

@@ -27,15 +27,13 @@ from coalmine.simulation.client import (
     SGD,
     LocalTraining,
     Optimizer,
-    OptimizerState,
-    check_optimizer,
     loss_of,
     seed_dropout,
     tensors,
 )
 from coalmine.simulation.data.federated import Examples, FederatedData
-from coalmine.simulation.flat import FlatModel, device_of
-from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.flat import FlatModel
+from coalmine.simulation.kernels import choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
@@ -88,6 +86,8 @@ class Training(Rounds):
         1.92
     """
 
+    _determining = ("sampling", "client", "mechanism", "server")
+
     def __init__(
         self,
         *,
@@ -108,9 +108,6 @@ class Training(Rounds):
         self.sampling, self.client = sampling, client or LocalTraining()
         self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
         check_kind("sampling", self.sampling, Sampling, "a sampling such as Poisson(0.1)")
-        check_kind("client", self.client, LocalTraining, "LocalTraining(...)")
-        check_kind("mechanism", self.mechanism, Mechanism, "Mechanism(...)")
-        check_optimizer("server", self.server)
         super().__init__(
             model=model,
             data=data,
@@ -138,14 +135,11 @@ class Training(Rounds):
         # The kernel is tried on a few clients, whose last bits must not depend on the number of threads.
         with single_thread():
             kernel = choose_kernel(self._model.module, data, self.client)
+        self.kernel = type(kernel).__name__
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)
+        self._release = self._workers.close
         self.state.clip_norm = self.mechanism.clipping.start()
-
-    @property
-    def kernel(self) -> str:
-        """The name of the kernel that computes the clients' updates (`coalmine.simulation.kernels`)."""
-        return type(self._work.kernel).__name__
 
     def claim(self, delta: float) -> Claim:
         """The claimed guarantee for all rounds of this configuration; ε is infinite without noise.
@@ -167,17 +161,11 @@ class Training(Rounds):
         """The expected number of clients in a round."""
         return self.sampling.expected(len(self.data), self.rounds, round)
 
-    def _settings(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("sampling", "client", "mechanism", "server")}
-
-    def _release_resources(self) -> None:
-        self._workers.close()
-
     def _before_round(self) -> None:
         """Run the frozen rounds that audits ask for: they release updates and leave the model as it is."""
         number = self.state.round
         for index, audit in enumerate(self.audits):
-            frozen = check_count("the number of frozen rounds", audit.frozen_rounds(number), least=0)
+            frozen = audit.frozen_rounds(number)
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
             updates = self._frozen_updates(frozen, first)
@@ -201,10 +189,10 @@ class Training(Rounds):
         if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
         everyone = np.arange(population)
-        items = self._work.items(state.round, trial, everyone, state.clip_norm)
+        items = self._work.items(state.round, trial, everyone, state.clip_norm, one_by_one=True)
         rows = torch.empty(population, self.dim, device=state.model.device)
         norms, losses = np.empty(population), np.empty(population)
-        for item, part in zip(items, self._workers.each(ClientWork.updates, state.model, items), strict=True):
+        for item, part in zip(items, self._workers.each(state.model, items), strict=True):
             rows[torch.from_numpy(item.clients).to(rows.device)] = part.total
             norms[item.clients], losses[item.clients] = part.norms, part.losses
         updates = PartialSum(rows, norms, losses)
@@ -226,7 +214,7 @@ class Training(Rounds):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
         if math.isfinite(state.clip_norm):
             metrics["clip_norm"] = state.clip_norm
-        model, optimizer_state = state.model.clone(), _copied(state.optimizer)
+        model, optimizer_state = state.model.clone(), copy.deepcopy(state.optimizer)
         # Optimizers descend along gradients; the update already points downhill.
         self.server.step([model], [-update], optimizer_state)
         expected = self.expected_clients(number)
@@ -318,6 +306,8 @@ class CentralTraining(Rounds):
         2
     """
 
+    _determining = ("steps", "batch_size", "optimizer", "order")
+
     def __init__(
         self,
         *,
@@ -335,7 +325,6 @@ class CentralTraining(Rounds):
         device: torch.device | str | None = None,
     ) -> None:
         self.optimizer, self.order = optimizer or SGD(learning_rate=0.1), order
-        check_optimizer("optimizer", self.optimizer)
         if order not in ("shuffled", "by-user"):
             raise InputError(f"order must be shuffled or by-user, got {order!r}")
         super().__init__(
@@ -350,15 +339,11 @@ class CentralTraining(Rounds):
             private=False,
         )
         self.steps, self.batch_size = check_count("steps", steps), check_count("batch_size", batch_size)
-        self._records = data.indices
-        self._epoch, self._order = -1, self._records  # the last epoch that was ordered, and its order of records
+        self._epoch, self._order = -1, data.indices  # the last epoch that was ordered, and its order of records
 
     def claim(self, delta: float) -> Claim:
         """An infinite ε: there is no noise."""
         return Claim(noise_multiplier=0.0, sampling=EveryRound(), rounds=self.rounds, delta=delta)
-
-    def _settings(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("steps", "batch_size", "optimizer", "order")}
 
     def _before_round(self) -> None:
         """Raise `InputError` if an audit expects a sum of clients' updates."""
@@ -375,10 +360,23 @@ class CentralTraining(Rounds):
         # Buffers such as those of a spectral norm are no parameters: they start over, as they do for clients.
         self._model.load(state.model)
         self._model.reset_buffers()
-        optimizer_state, losses = _copied(state.optimizer), []
+        optimizer_state, losses = copy.deepcopy(state.optimizer), []
         rng_state = torch.get_rng_state()
+        records = self.data.indices
         for step in range(number * self.steps, (number + 1) * self.steps):
-            inputs, targets = tensors(self._batch(step), self.data.task, device=device)
+            # Steps are counted from the start of the training, and every epoch has an order of its own.
+            epoch, part = divmod(step, math.ceil(len(records) / self.batch_size))
+            if epoch != self._epoch:
+                draw = generator(self.seed, "central", epoch + 1)
+                if self.order == "shuffled":
+                    self._order = records[draw.permutation(len(records))]
+                else:
+                    users = np.split(records, np.cumsum(self.data.sizes)[:-1])
+                    self._order = np.concatenate([users[user] for user in draw.permutation(len(users))])
+                self._epoch = epoch
+            rows = self._order[part * self.batch_size : (part + 1) * self.batch_size]
+            batch = Examples(self.data.inputs[rows], self.data.targets[rows])
+            inputs, targets = tensors(batch, self.data.task, device=device)
             # Dropout and similar layers draw from torch's global generator: seed it per step.
             seed_dropout(int(generator(self.seed, "central", 0, step + 1).integers(2**32)), device)
             loss = loss_of(self._model.module, self.data.task, inputs, targets)
@@ -392,32 +390,12 @@ class CentralTraining(Rounds):
             with torch.no_grad():
                 self.optimizer.step(self._model.parameters, gradients, optimizer_state)
         torch.set_rng_state(rng_state)
-        model = self._model.vector
+        model = self._model.flatten(self._model.parameters)
         metrics: Metrics = {"round": number, "train_loss": float(np.mean(losses))}
         after = TrainingState(
             model=model, optimizer=optimizer_state, round=number + 1, history=[*state.history, metrics]
         )
         return after, model - state.model, None
-
-    def _batch(self, step: int) -> Examples:
-        """The records of a step, counted from the start of the training."""
-        records = self._records
-        epoch, part = divmod(step, -(-len(records) // self.batch_size))
-        if epoch != self._epoch:
-            draw = generator(self.seed, "central", epoch + 1)
-            if self.order == "shuffled":
-                order = records[draw.permutation(len(records))]
-            else:
-                users = np.split(records, np.cumsum(self.data.sizes)[:-1])
-                order = np.concatenate([users[user] for user in draw.permutation(len(users))])
-            self._epoch, self._order = epoch, order
-        rows = self._order[part * self.batch_size : (part + 1) * self.batch_size]
-        return Examples(self.data.inputs[rows], self.data.targets[rows])
-
-
-def _copied(state: OptimizerState) -> OptimizerState:
-    """A copy of an optimizer's state."""
-    return {key: [tensor.clone() for tensor in tensors] for key, tensors in state.items()}
 
 
 def train_locally_private(
@@ -465,8 +443,6 @@ def train_locally_private(
     rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
     if clients > len(data):
         raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
-    if device_of(module).type != "cpu":
-        raise InputError(f"local mechanisms run on the CPU, but the model is on {device_of(module)}: pass module.cpu()")
     model = FlatModel(module)
     for _ in track(range(rounds)):
         # Reports are long compared with their mean, so they are summed in float64.
@@ -476,5 +452,6 @@ def train_locally_private(
             gradient = model.flatten(model.gradients(loss)).numpy()
             total += mechanism.randomize(gradient, rng)[0]
         means = (total / clients).astype(np.float32)[None]
-        model.load(torch.from_numpy(server.move(model.vector.numpy(), means, mechanism)[0]))
+        before = model.flatten(model.parameters).numpy()
+        model.load(torch.from_numpy(server.move(before, means, mechanism)[0]))
     return copy.deepcopy(model.module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -30,12 +30,13 @@ from coalmine.simulation.kernels.kernel import Kernel, PartialSum
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A chunk of a round's cohort: which clients, and the clip norm."""
+    """A chunk of a round's cohort: which clients, the clip norm, and whether each update is wanted or only the sum."""
 
     round: int
     trial: int
     clients: Ints
     clip_norm: float
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,32 @@ class ClientWork:
     kernel: Kernel
     seed: int
 
-    def items(self, round: int, trial: int, clients: Ints, clip_norm: float) -> list[WorkItem]:
+    def items(
+        self, round: int, trial: int, clients: Ints, clip_norm: float, *, one_by_one: bool = False
+    ) -> list[WorkItem]:
         """Cut a cohort into work items."""
         if not len(clients):
             return []
         # Largest clients first: chunks then hold clients of similar size, and no large one is left for the end.
         clients = clients[np.argsort(-self.data.sizes[clients], kind="stable")]
         stops = np.cumsum(self.kernel.chunks(self.data.sizes[clients].tolist()))[:-1]
-        return [WorkItem(round, trial, chunk, clip_norm) for chunk in np.split(clients, stops)]
+        return [WorkItem(round, trial, chunk, clip_norm, one_by_one) for chunk in np.split(clients, stops)]
 
-    def sum(self, model: Tensor, item: WorkItem) -> PartialSum:
-        """The clipped sum of the item's clients, trained from ``model``."""
-        return self.kernel.clipped_sum(model, self._participants(item), item.clip_norm, torch.empty_like(model))
-
-    def updates(self, model: Tensor, item: WorkItem) -> PartialSum:
-        """The terms of that sum: a ``total`` of shape (clients, d)."""
-        parts = list(self.kernel.clipped_updates(model, self._participants(item), item.clip_norm))
-        rows = torch.cat([part.rows for part in parts])
-        return PartialSum(
-            rows, np.concatenate([part.norms for part in parts]), np.concatenate([part.losses for part in parts])
-        )
-
-    def _participants(self, item: WorkItem) -> list[Participant]:
-        """The item's clients, each with its own random stream."""
+    def compute(self, model: Tensor, item: WorkItem) -> PartialSum:
+        """The clipped updates of the item's clients, trained from ``model``: their sum, or one by one (clients, d)."""
         participants = []
         for client in item.clients.tolist():
+            # Each client has its own random stream, so its update does not depend on who computes it.
             stream = partial(generator, self.seed, "batches", client, item.round, item.trial)
             participants.append(Participant(self.data.client(client), stream))
-        return participants
-
-
-Task = Callable[[ClientWork, Tensor, WorkItem], PartialSum]
-"""What to compute for an item: ``ClientWork.sum`` or ``ClientWork.updates``."""
+        if not item.one_by_one:
+            return self.kernel.clipped_sum(model, participants, item.clip_norm, torch.empty_like(model))
+        parts = list(self.kernel.clipped_updates(model, participants, item.clip_norm))
+        return PartialSum(
+            torch.cat([part.total for part in parts]),
+            np.concatenate([part.norms for part in parts]),
+            np.concatenate([part.losses for part in parts]),
+        )
 
 
 class Workers:
@@ -95,17 +90,17 @@ class Workers:
         norms, losses = [np.empty(0)], [np.empty(0)]
         # Float addition is not associative: parts are added in the order of the items, whoever finished first.
         total = torch.zeros_like(model)
-        for part in self.each(ClientWork.sum, model, items):
+        for part in self.each(model, items):
             total += part.total
             norms.append(part.norms)
             losses.append(part.losses)
         return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
-    def each(self, task: Task, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
-        """What ``task`` makes of each item, in the order of the items."""
+    def each(self, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
+        """The result of each item, in the order of the items."""
         if self._count == 1:
             for item in items:
-                yield task(self._work, model, item)
+                yield self._work.compute(model, item)
             return
         if self._pool is None:
             # In shared memory, so that a round sends its model to all processes by one copy.
@@ -118,7 +113,7 @@ class Workers:
         self._model.copy_(model)
         finished = False
         try:
-            for total, norms, losses in self._pool.map(partial(_in_worker, task), items):
+            for total, norms, losses in self._pool.map(_in_worker, items):
                 yield PartialSum(torch.from_numpy(total), norms, losses)
             finished = True
         except BrokenProcessPool:
@@ -151,10 +146,10 @@ def _start_worker(work: ClientWork, model: Tensor, parent: int) -> None:
     end_with(parent)  # its death closes no pipe, because sibling processes hold the other end too
 
 
-def _in_worker(task: Task, item: WorkItem) -> tuple[Array, Floats, Floats]:
+def _in_worker(item: WorkItem) -> tuple[Array, Floats, Floats]:
     """Compute an item in a worker process."""
     assert _in_process is not None
     work, model = _in_process
-    part = task(work, model, item)
+    part = work.compute(model, item)
     # NumPy arrays are pickled. A tensor would be passed as a file descriptor, of which a process may have few.
     return part.total.numpy(), part.norms, part.losses

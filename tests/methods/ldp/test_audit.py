@@ -21,8 +21,7 @@ from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, OwnMechanism
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, OwnMechanism, PrivUnit2
 from ldp_games import DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
 
 

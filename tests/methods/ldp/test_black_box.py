@@ -15,8 +15,7 @@ from coalmine.methods.ldp.crafters import DummyGradient, Pair
 from coalmine.methods.ldp.distinguishers import white_box
 from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, OwnMechanism
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, OwnMechanism, PrivUnit2
 from ldp_games import benign_images, crafted, dummy
 
 

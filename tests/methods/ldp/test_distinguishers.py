@@ -10,8 +10,7 @@ from scipy import special
 from coalmine.errors import InputError
 from coalmine.methods.ldp.distinguishers import Trials, toss_coins, white_box
 from coalmine.methods.ldp.lower_bounds import estimates
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, PrivUnit2
 from coalmine.stats import Counts
 from ldp_games import EPSILONS, at_angle, dummy
 

@@ -5,8 +5,7 @@ import pytest
 
 from coalmine.methods.ldp.distinguishers import Trials, white_box
 from coalmine.methods.ldp.lower_bounds import empirical_epsilons, estimates, shared_bound, spread
-from coalmine.simulation.mechanisms.local import LDPSGD
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.local import LDPSGD, PrivUnit2
 from ldp_games import EPSILONS, dummy
 
 

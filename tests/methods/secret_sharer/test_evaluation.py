@@ -19,7 +19,7 @@ from coalmine.methods.secret_sharer.evaluation import (
     scored_ranks,
 )
 from coalmine.methods.secret_sharer.phrases import Language
-from coalmine.simulation.models.steps import RecomputedSteps, steps_of
+from coalmine.simulation.models.steps import Steps, steps_of
 from phrase_models import LANGUAGE, TOKENS, toy_model, toy_phrases, toy_scorer
 
 
@@ -42,7 +42,7 @@ def test_log_perplexity_is_that_of_one_forward_pass(name, prefix):
 
 def test_the_word_lstm_word_by_word_is_its_forward_pass():
     module = toy_model()
-    steps, again = steps_of(module, TOKENS), RecomputedSteps(module, TOKENS)
+    steps, again = steps_of(module, TOKENS), Steps(module, TOKENS)
     tokens = torch.randint(4, TOKENS, (5, 3), generator=torch.Generator().manual_seed(0))
     parents, more = torch.tensor([4, 0, 0, 2]), torch.tensor([5, 6, 7, 8])
     for reader in (steps, again):
@@ -219,7 +219,7 @@ class Tabled(nn.Module):
 
 def test_a_beam_wider_than_the_vocabulary_finds_the_likeliest_of_all():
     language = Language(size=4, words=range(1, 4), begin=0)
-    scorer = PhraseScorer(RecomputedSteps(Tabled(), 4), language, 2)
+    scorer = PhraseScorer(Steps(Tabled(), 4), language, 2)
     every = np.array(list(itertools.product(language.words, repeat=5)))
     given_words = np.array(list(itertools.product(language.words, repeat=2)))
     phrases = np.concatenate([given_words, np.ones((len(given_words), 5), dtype=int)], axis=1)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from coalmine.errors import DataWarning, InputError
 from coalmine.simulation.data import SplitOptions, Vocabulary, generated_text
-from coalmine.simulation.data.generated_text import made_up_word
 from coalmine.simulation.data.text import (
     MARKS,
     classification_splits,
     language_splits,
+    made_up_word,
     tokenize_characters,
     tokenize_words,
     words_in,
@@ -87,11 +87,6 @@ def test_a_vocabulary_that_makes_no_sense_raises(entries, settings, message):
 def test_a_vocabulary_has_room_for_its_marks():
     with pytest.raises(InputError, match="at least 5, got 4"):
         Vocabulary.build(["a"], [1], size=4)
-
-
-def test_numbers_outside_the_vocabulary_are_not_decoded():
-    with pytest.raises(InputError, match=r"must be in 0..4, got 5"):
-        Vocabulary((*MARKS, "a")).decode([5])
 
 
 def test_texts_are_cut_into_pieces_between_begin_and_end():

@@ -18,7 +18,7 @@ from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, input_tensor
 from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
 
@@ -185,7 +185,7 @@ def client_updates(
             name, norm = data.names[first + infinite[0]], part.norms[infinite[0]]
             raise InputError(f"the update of client {name!r} has norm {norm}: lower the clients' learning rate")
         first += len(part.norms)
-        yield part.rows
+        yield part.total
 
 
 def check_disjoint(pool: FederatedData, clients: FederatedData) -> None:

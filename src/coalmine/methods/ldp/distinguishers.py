@@ -16,8 +16,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import Pair, Rule
 from coalmine.protocol import Vector
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism, Reports
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism, PrivUnit2, Reports
 from coalmine.stats import Counts, Guesses
 
 

@@ -90,8 +90,7 @@ class LDPSettings(Settings):
 
     def mechanisms(self) -> list[LocalMechanism]:
         """Return one mechanism for each claimed ε."""
-        from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, OwnMechanism
-        from coalmine.simulation.mechanisms.privunit import PrivUnit2
+        from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, OwnMechanism, PrivUnit2
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 

@@ -35,7 +35,7 @@ from coalmine.progress import shown_if_slow
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import PHRASE, USER
-from coalmine.simulation.flat import device_of, moved, parse_device
+from coalmine.simulation.flat import device_of, moved
 from coalmine.simulation.models.steps import steps_of
 from coalmine.stats import Scores
 from coalmine.stats.exposure import RandomGuessing
@@ -284,7 +284,6 @@ class SecretSharer(Audit):
         self.limit, self.width = limit, check_count("width", width)
         # A copy only if it has to move: a device that does not exist is an error now, not after the training.
         self._module, self._reference = moved(model, device), reference
-        parse_device(device_of(self._module))
         self._final: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
         self._seconds = 0.0

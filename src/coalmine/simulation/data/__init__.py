@@ -5,10 +5,9 @@ into tokens (`text`), and regroups examples into clients. The result is `Federat
 """
 
 from coalmine.simulation.data.federated import Examples, FederatedData, Splits, Task
-from coalmine.simulation.data.generated_text import generated_text
 from coalmine.simulation.data.loading import NAMES, load
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
-from coalmine.simulation.data.text import Vocabulary
+from coalmine.simulation.data.text import Vocabulary, generated_text
 
 __all__ = [
     "NAMES",

@@ -33,7 +33,7 @@ class Task:
         ignored: Targets with this value do not count in the loss, such as padding.
 
     Raises:
-        InputError: If a size is too small, or ``per_position`` comes with an input shape other than (positions,).
+        InputError: If there are fewer than two classes, or ``per_position`` comes with more than one dimension.
 
     Example:
         >>> Task(input_shape=(1, 28, 28), classes=10).target_shape
@@ -50,11 +50,7 @@ class Task:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
-        if not self.input_shape or min(self.input_shape) < 1:
-            raise InputError(f"input_shape must have dimensions of at least 1, got {self.input_shape}")
         check_count("classes", self.classes, least=2)
-        if self.tokens is not None:
-            check_count("tokens", self.tokens, least=2)
         if self.per_position and len(self.input_shape) != 1:
             raise InputError(f"per_position needs an input_shape (positions,), got {self.input_shape}")
 
@@ -132,21 +128,34 @@ class FederatedData:
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
         if len(self.inputs) != len(self.targets):
             raise InputError(f"every input needs a target, got {len(self.inputs)} inputs, {len(self.targets)} targets")
-        if self.vocabulary is not None and len(self.vocabulary) != self.task.tokens:
+        inputs, targets, task = self.inputs, self.targets, self.task
+        if inputs.shape[1:] != task.input_shape or targets.shape[1:] != task.target_shape:
             raise InputError(
-                f"the vocabulary has {len(self.vocabulary)} entries, but the task has {self.task.tokens} tokens"
+                f"an example must have the shape {task.input_shape} and its target {task.target_shape}, got "
+                f"{inputs.shape[1:]} and {targets.shape[1:]}"
             )
-        if self.bounds.shape != (len(self.names), 2) or not len(self.names):
-            raise InputError(f"bounds must be a pair per name, got {self.bounds.shape} for {len(self.names)} names")
-        rows = np.arange(len(self.inputs)) if self.rows is None else self.rows
-        if ((rows < 0) | (rows >= len(self.inputs))).any():
-            raise InputError(f"rows must be in 0..{len(self.inputs) - 1}, got {rows.min()} to {rows.max()}")
+        # Slices clip bounds that lie outside of the data without a word, and an empty client has no mean loss.
         start, stop = self.bounds.T
-        wrong = np.flatnonzero((start < 0) | (stop > len(rows)) | (start >= stop))
+        held = len(inputs if self.rows is None else self.rows)
+        wrong = np.flatnonzero((start < 0) | (stop > held) | (start >= stop))
         if wrong.size:
             name, bounds = self.names[wrong[0]], self.bounds[wrong[0]].tolist()
-            raise InputError(f"client {name!r} must hold at least one of {len(rows)} examples, got the bounds {bounds}")
-        _check_examples(self.inputs, self.targets, self.task)
+            raise InputError(f"client {name!r} must hold at least one of {held} examples, got the bounds {bounds}")
+        # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
+        if inputs.dtype.kind == "f" and not np.isfinite([inputs.min(), inputs.max()]).all():
+            raise InputError(f"inputs must be finite, got {inputs.min()} to {inputs.max()}")
+        limits = [("label", targets, task.classes, task.ignored)]
+        if task.tokens is not None:
+            limits.append(("token", inputs, task.tokens, None))
+        for what, values, limit, ignored in limits:
+            if values.dtype.kind not in "iu":
+                raise InputError(f"each {what} must be an integer, got {values.dtype}")
+            invalid = (values < 0) | (values >= limit)
+            if ignored is not None:
+                invalid &= values != ignored
+            if invalid.any():
+                row = int(np.argwhere(invalid)[0][0])
+                raise InputError(f"each {what} must be in 0..{limit - 1}, got {values[invalid][0]} in example {row}")
 
     @classmethod
     def from_users(cls, *, inputs: Array, targets: Array, users: ArrayLike, task: Task) -> FederatedData:
@@ -217,12 +226,13 @@ class FederatedData:
         # Hashing all of a large data set would take longer than a round.
         sample = np.unique(np.linspace(0, len(self.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
         rows = np.empty(0, dtype=np.int64) if self.rows is None else self.rows
-        return digest_of(self.bounds, rows, self.inputs[sample], self.targets[sample])
+        digest = hashlib.blake2b(digest_size=6)
+        for array in (self.bounds, rows, self.inputs[sample], self.targets[sample]):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def client(self, index: int) -> Examples:
         """Return the examples of client ``index``: a view if the data has no ``rows``, else a copy."""
-        if not 0 <= index < len(self):
-            raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {index}")
         # A slice is a view; an array of rows makes a copy.
         start, stop = self.bounds[index].tolist()
         where = slice(start, stop) if self.rows is None else self.rows[start:stop]
@@ -234,17 +244,12 @@ class FederatedData:
         Args:
             indices: Numbers of clients, at least one.
 
-        Raises:
-            InputError: If the indices are not integers, or there is no such client.
-
         Example:
             >>> from coalmine.simulation.data import load
             >>> load("digits").train.subset([3, 1]).names
             ['iid-3', 'iid-1']
         """
         chosen = np.asarray(indices)
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < len(self))).all():
-            raise InputError(f"a subset needs a list of clients in 0..{len(self) - 1}, got {indices!r:.80}")
         return replace(self, bounds=self.bounds[chosen], names=[self.names[i] for i in chosen.tolist()])
 
     def pooled(self) -> Examples:
@@ -301,40 +306,3 @@ def consecutive_bounds(sizes: Ints) -> Ints:
 def numbered_within(sizes: Ints) -> Ints:
     """Return 0, 1, … for each of several consecutive groups of these sizes."""
     return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))
-
-
-def digest_of(*arrays: Array) -> str:
-    """Return a short digest of arrays."""
-    digest = hashlib.blake2b(digest_size=6)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _check_examples(inputs: Array, targets: Array, task: Task) -> None:
-    """Raise `InputError` unless inputs and targets have the task's shapes, valid types and valid values."""
-    if inputs.shape[1:] != task.input_shape or targets.shape[1:] != task.target_shape:
-        raise InputError(
-            f"an example must have the shape {task.input_shape} and its target {task.target_shape}, got "
-            f"{inputs.shape[1:]} and {targets.shape[1:]}"
-        )
-    # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
-    if inputs.dtype.kind == "f" and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
-        raise InputError(f"inputs must be finite, got {inputs.min()} to {inputs.max()}")
-    if task.tokens is not None:
-        _check_range("token", inputs, task.tokens, None)
-    elif inputs.dtype.kind != "f" and inputs.dtype != np.uint8:
-        raise InputError(f"inputs must be uint8 pixels or floating-point numbers, got {inputs.dtype}")
-    _check_range("label", targets, task.classes, task.ignored)
-
-
-def _check_range(what: str, values: Array, limit: int, ignored: int | None) -> None:
-    """Raise `InputError` unless all values are integers in [0, limit), or ``ignored``."""
-    if values.dtype.kind not in "iu":
-        raise InputError(f"each {what} must be an integer, got {values.dtype}")
-    invalid = (values < 0) | (values >= limit)
-    if ignored is not None:
-        invalid &= values != ignored
-    if invalid.any():
-        row = int(np.argwhere(invalid)[0][0])
-        raise InputError(f"each {what} must be in 0..{limit - 1}, got {values[invalid][0]} in example {row}")

@@ -19,11 +19,11 @@ from coalmine.arrays import Array, Ints
 from coalmine.errors import InputError, did_you_mean
 from coalmine.reading import json_lines, parse_json, read_arrays, read_text
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, group_by_user
-from coalmine.simulation.data.generated_text import generated_text
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
 from coalmine.simulation.data.text import (
     Level,
     classification_splits,
+    generated_text,
     language_splits,
     tokenize_characters,
     tokenize_words,
@@ -134,7 +134,7 @@ def load(
         >>> splits.train.client(0).inputs.shape
         (71, 1, 8, 8)
     """
-    kind = None if partition is None else parse_partition(partition)[0]
+    kind = "" if partition is None else parse_partition(partition)[0]
     split = SplitOptions(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
     name = source if isinstance(source, str | Path) else "the table"
     try:
@@ -152,17 +152,19 @@ def load(
             return repartition(splits, partition or "natural", seed=seed)
         if (level, positions, vocabulary_size) != (None, None, None):
             raise InputError(f"{name} holds numbers, but level, positions and vocabulary_size apply to texts")
-        if columns.users is None and kind in ("natural", "balanced"):
-            raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
-        # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
-        if columns.unknown and columns.users is None and partition is None and source not in NAMES:
-            raise InputError(
-                f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each example,"
-                f' pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as "iid:100"'
-            )
         splits = _number_splits(columns, test_names, split)
-        if partition is None and columns.users is None:
-            partition = f"iid:{50 if source == 'digits' else min(_CLIENTS, len(splits.train))}"
+        if columns.users is None:
+            if kind in ("natural", "balanced"):
+                raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
+            # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
+            if columns.unknown and not kind and source not in NAMES:
+                raise InputError(
+                    f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
+                    f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as '
+                    '"iid:100"'
+                )
+            clients = 50 if source == "digits" else min(_CLIENTS, len(splits.train))
+            partition = partition or f"iid:{clients}"
         return repartition(splits, partition or "natural", seed=seed)
     except InputError as error:
         if str(name) in str(error):
@@ -173,7 +175,7 @@ def load(
 def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
     """Read a data set by its name, from a path or from a table in memory."""
     for key in keys:
-        if key not in ("input", "label", "user") or source in NAMES:
+        if key not in _NAMES or source in NAMES:
             raise InputError(f"keys name the input, label and user of your own files, got {key!r} for {source}")
     if not isinstance(source, str | Path):
         return _read_table(source, keys)
@@ -188,7 +190,7 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
     if source in _FILES:
         directory = os.environ.get(_VARIABLE, "")
         path = Path(directory, _FILES[str(source)])
-        if not directory or not path.is_file():
+        if not path.is_file():
             raise InputError(
                 f"{source} needs the file {path.name} in the directory that the environment variable {_VARIABLE} "
                 f"names, got {directory!r}"
@@ -200,8 +202,8 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
         return _read_npz(path, keys)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         return _read_jsonl(path, keys)
-    # A directory of ``datasets`` holds JSON files as well, so it is looked for before LEAF's.
-    if path.suffix in _TABLES or _is_saved_table(path):
+    # Directories that ``save_to_disk`` of ``datasets`` wrote hold JSON files as well: look for them before LEAF's.
+    if path.suffix in _TABLES or list(path.glob("dataset_*.json")):
         return _read_table(path, keys)
     if path.is_dir() or path.suffix == ".json":
         return _read_leaf(path)
@@ -212,14 +214,16 @@ def _joined(train: Columns, test: Columns | None) -> tuple[Columns, set[str]]:
     """Join training and test examples into one table; return it with the names of the users that are for testing."""
     if test is None:
         return train, set()
-    if (train.users is None) != (test.users is None) or (train.labels is None) != (test.labels is None):
+    if (train.users is None, train.labels is None) != (test.users is None, test.labels is None):
         raise InputError("train and test must both have users, or labels, or neither")
-    users = None if train.users is None else [*train.users, *(test.users or ())]
-    labels = None if train.labels is None else np.concatenate([train.labels, test.labels])
+    users = labels = None
+    if train.users is not None and test.users is not None:
+        users = [*train.users, *test.users]
+    if train.labels is not None and test.labels is not None:
+        labels = np.concatenate([train.labels, test.labels])
+    inputs: Array | list[str]
     if isinstance(train.inputs, list):
-        inputs: Array | list[str] = [*train.inputs, *test.inputs]
-    elif train.inputs.shape[1:] != np.shape(test.inputs)[1:]:
-        raise InputError(f"train and test must have one shape, got {train.inputs.shape} and {np.shape(test.inputs)}")
+        inputs = [*train.inputs, *test.inputs]
     else:
         inputs = np.concatenate([train.inputs, np.asarray(test.inputs)])
     names = set(test.users or (f"example-{i}" for i in range(len(train.inputs), len(inputs))))
@@ -227,11 +231,6 @@ def _joined(train: Columns, test: Columns | None) -> tuple[Columns, set[str]]:
     if not names.isdisjoint(train.users or ()):
         names = set()
     return replace(train, inputs=inputs, labels=labels, users=users), names
-
-
-def _test_users(names: Sequence[str], test_names: set[str]) -> Ints | None:
-    """Return the numbers of the users that are for testing; None if the data comes with none."""
-    return np.flatnonzero([name in test_names for name in names]) if test_names else None
 
 
 def _number_splits(columns: Columns, test_names: set[str], split: SplitOptions) -> Splits:
@@ -255,6 +254,11 @@ def _number_splits(columns: Columns, test_names: set[str], split: SplitOptions) 
     users = columns.users or [f"example-{i}" for i in range(len(inputs))]
     data = FederatedData.from_users(inputs=inputs, targets=labels, users=users, task=task)
     return split_by_user(data, split, test_users=_test_users(data.names, test_names))
+
+
+def _test_users(names: Sequence[str], test_names: set[str]) -> Ints | None:
+    """Return the numbers of the users that are for testing; None if the data comes with none."""
+    return np.flatnonzero([name in test_names for name in names]) if test_names else None
 
 
 def _labels(columns: Columns) -> Array:
@@ -281,8 +285,6 @@ def _text_splits(
     vocabulary_size: int | None,
 ) -> Splits:
     """Split texts by user, to classify if they have labels, else to predict the next word or character."""
-    if level not in (None, "words", "characters"):
-        raise InputError(f"level must be words or characters, got {level!r}")
     if not columns.users:
         raise InputError('texts need a column of users: name it, such as keys={"user": "author"}')
     names, owners, order = group_by_user(columns.users)
@@ -290,10 +292,13 @@ def _text_splits(
     if columns.labels is not None:
         if level is not None:
             raise InputError("texts with labels are read by words: leave out level")
-        tokenized = tokenize_words(names, owners, texts)
-        labels, test_users = _labels(columns)[order], _test_users(names, test_names)
         return classification_splits(
-            tokenized, labels, split, positions=positions, vocabulary_size=vocabulary_size, test_users=test_users
+            tokenize_words(names, owners, texts),
+            _labels(columns)[order],
+            split,
+            positions=positions,
+            vocabulary_size=vocabulary_size,
+            test_users=_test_users(names, test_names),
         )
     if level == "characters":
         tokenized = tokenize_characters(names, owners, texts)
@@ -340,23 +345,25 @@ def _columns_of(table: Mapping[str, Any], keys: Mapping[str, str], source: str) 
 def _read_npz(path: Path, keys: Mapping[str, str]) -> Parts:
     """Read an .npz file with each column once, or twice with _train and _test (or train_ and test_)."""
     arrays = read_arrays(path)
-    parts = []
-    for part in ("train", "test"):
-        named = {name: name.removeprefix(f"{part}_").removesuffix(f"_{part}") for name in arrays}
-        parts.append({short: arrays[name] for name, short in named.items() if short != name})
-    train, test = parts
-    if not train:
-        return _columns_of(arrays, keys, str(path)), None
-    return _columns_of(train, keys, str(path)), _columns_of(test, keys, str(path)) if test else None
+    parts: dict[str, dict[str, Array]] = {"train": {}, "test": {}}
+    for name, array in arrays.items():
+        for part, table in parts.items():
+            short = name.removeprefix(f"{part}_").removesuffix(f"_{part}")
+            if short != name:
+                table[short] = array
+    train = _columns_of(parts["train"] or arrays, keys, str(path))
+    if not parts["test"]:
+        return train, None
+    return train, _columns_of(parts["test"], keys, str(path))
 
 
 def _read_jsonl(path: Path, keys: Mapping[str, str]) -> Parts:
     """Read lines such as {"user": "ann", "text": "…", "label": 1}; either all lines have a label or none."""
     table: dict[str, list[Any]] = {}
     for number, record in json_lines(path):
-        if not isinstance(record, dict):
-            raise InputError(f"{path}, line {number}: a line must be an object with user and text, got {record!r:.40}")
         line = f"{path}, line {number},"
+        if not isinstance(record, dict):
+            raise InputError(f"{line} must be an object with user and text, got {record!r:.40}")
         names = _column_names(record, keys, line).values()
         table = table or {name: [] for name in names}
         if set(names) != table.keys():
@@ -380,27 +387,28 @@ def _read_table(source: Any, keys: Mapping[str, str]) -> Parts:
     try:
         # The library converts files to its own format first; nothing of that is kept.
         with tempfile.TemporaryDirectory() as cache:
-            table = _open(datasets, source, cache) if isinstance(source, Path) else source
+            if not isinstance(source, Path):
+                table = source
+            elif source.is_dir():
+                table = datasets.load_from_disk(name)
+            elif source.suffix == ".arrow":
+                table = datasets.Dataset.from_file(name)
+            elif source.suffix == ".csv":
+                table = datasets.Dataset.from_csv(name, cache_dir=cache, keep_in_memory=True)
+            else:
+                table = datasets.Dataset.from_parquet(name, cache_dir=cache, keep_in_memory=True)
             if not isinstance(table, datasets.DatasetDict):
                 return _columns_of(_numpy(table), keys, name), None
             if "train" not in table:
                 raise InputError(f"{name} must have a split train, got {', '.join(table)}")
-            test = _columns_of(_numpy(table["test"]), keys, name) if "test" in table else None
-            return _columns_of(_numpy(table["train"]), keys, name), test
+            train = _columns_of(_numpy(table["train"]), keys, name)
+            if "test" not in table:
+                return train, None
+            return train, _columns_of(_numpy(table["test"]), keys, name)
     except InputError:
         raise
     except Exception as error:  # Arrow and the library raise many kinds of errors on damaged files
         raise InputError(f"{name} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
-
-
-def _open(datasets: Any, path: Path, cache: str) -> Any:
-    """Open a table from a file, or from a directory that ``save_to_disk`` wrote."""
-    if path.is_dir():
-        return datasets.load_from_disk(str(path))
-    if path.suffix == ".arrow":
-        return datasets.Dataset.from_file(str(path))
-    read = datasets.Dataset.from_csv if path.suffix == ".csv" else datasets.Dataset.from_parquet
-    return read(str(path), cache_dir=cache, keep_in_memory=True)
 
 
 def _numpy(dataset: Any) -> dict[str, Any]:
@@ -414,11 +422,6 @@ def _numpy(dataset: Any) -> dict[str, Any]:
         if type(inner).__name__ == "Image" or getattr(inner, "dtype", None) == "uint8":
             columns[name] = np.asarray(columns[name]).astype(np.uint8)
     return columns
-
-
-def _is_saved_table(path: Path) -> bool:
-    """Whether ``save_to_disk`` of ``datasets`` wrote this directory."""
-    return any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
 
 
 def _read_leaf(path: Path) -> Parts:
@@ -459,31 +462,25 @@ def _leaf_columns(files: Sequence[Path]) -> Columns:
     if not x:
         raise InputError(f"{files[0]} has no examples")
     try:
-        return _leaf_kind(x, y, users)
+        if isinstance(x[0], str):  # Shakespeare
+            places = {character: place for place, character in enumerate(_ALPHABET)}
+            windows = np.array([[places[character] for character in window] for window in x], dtype=np.int16)
+            following = np.array([places[character] for character in y], dtype=np.int16)
+            size = len(_ALPHABET)
+            return Columns(inputs=windows, labels=following, users=users, classes=size, tokens=size)
+        if isinstance(x[0][0], str):
+            # Sentiment140 labels tweets 0 and 4; LEAF's scripts turn 4 into 1.
+            sentiments = {"0": 0, "1": 1, "4": 1}
+            texts = [str(row[_TWEET_FIELD]) for row in x]
+            return Columns(inputs=texts, labels=np.array([sentiments[str(value)] for value in y]), users=users)
+        inputs, labels, classes = np.array(x, dtype=np.float32), np.array(y), None
+        if not np.array_equal(labels, labels.astype(np.int64)):
+            raise ValueError
+        if inputs.shape[1] == _FEMNIST_PIXELS:
+            inputs, classes = inputs.reshape(-1, 1, 28, 28), _FEMNIST_CLASSES
+        return Columns(inputs=inputs, labels=labels.astype(np.int64), users=users, classes=classes)
     except (IndexError, KeyError, TypeError, ValueError, OverflowError):
         raise InputError(
             f"{files[0]}: each x must be 80 characters (Shakespeare), a row of Sent140 or a list of numbers (FEMNIST), "
             f"and each y its label, got {x[0]!r:.60} and {y[0]!r:.20}. Convert image files to an .npz file"
         ) from None
-
-
-def _leaf_kind(x: list[Any], y: list[Any], users: list[str]) -> Columns:
-    """Return examples of Shakespeare, Sent140, or vectors such as FEMNIST's; raises if some are of another kind."""
-    if isinstance(x[0], str):
-        places = {character: place for place, character in enumerate(_ALPHABET)}
-        windows = np.array([[places[character] for character in window] for window in x], dtype=np.int16)
-        following = np.array([places[character] for character in y], dtype=np.int16)
-        size = len(_ALPHABET)
-        return Columns(inputs=windows, labels=following, users=users, classes=size, tokens=size)
-    if any(isinstance(value, str) for value in x[0]):
-        # Sentiment140 labels tweets 0 and 4; LEAF's scripts turn 4 into 1.
-        sentiments = {"0": 0, "1": 1, "4": 1}
-        texts = [str(row[_TWEET_FIELD]) for row in x]
-        return Columns(inputs=texts, labels=np.array([sentiments[str(value)] for value in y]), users=users)
-    inputs, labels = np.array(x, dtype=np.float32), np.array(y)
-    if not np.array_equal(labels, labels.astype(np.int64)):
-        raise ValueError
-    if inputs.shape[1] == _FEMNIST_PIXELS:
-        inputs = inputs.reshape(-1, 1, 28, 28)
-    classes = _FEMNIST_CLASSES if inputs.shape[1:] == (1, 28, 28) else None
-    return Columns(inputs=inputs, labels=labels.astype(np.int64), users=users, classes=classes)

@@ -15,7 +15,7 @@ from coalmine.errors import InputError, check_count, check_positive, check_proba
 from coalmine.simulation.data.federated import FederatedData, Splits, consecutive_bounds, numbered_within
 
 if TYPE_CHECKING:
-    from coalmine.arrays import Floats, Ints
+    from coalmine.arrays import Ints
 
 _TEST_FRACTION = 0.1  # of the users, if the data has no test users of its own
 
@@ -49,13 +49,6 @@ class SplitOptions:
             check_probability("test_fraction", self.test_fraction)
         if self.pool_fraction:
             check_probability("pool_fraction", self.pool_fraction)
-        if (self.test_fraction or 0.0) + self.pool_fraction >= 1:
-            raise InputError(
-                f"test_fraction and pool_fraction must leave users to train on, got {self.test_fraction} and"
-                f" {self.pool_fraction}"
-            )
-        check_count("min_examples", self.min_examples)
-        check_count("seed", self.seed, least=0)
 
     def split(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, Ints, Ints]:
         """Return the numbers of the training, test and pool users, each in ascending order.
@@ -74,8 +67,7 @@ class SplitOptions:
         rng = np.random.default_rng(self.seed)
         if test_users is None:
             order = rng.permutation(len(users))
-            fraction = _TEST_FRACTION if self.test_fraction is None else self.test_fraction
-            test_count = max(1, round(fraction * len(users)))
+            test_count = max(1, round((self.test_fraction or _TEST_FRACTION) * len(users)))
             test, others = order[:test_count], order[test_count:]
         elif self.test_fraction is not None:
             raise InputError(f"this data comes with test users: leave out test_fraction={self.test_fraction}")
@@ -83,11 +75,13 @@ class SplitOptions:
             is_test = np.isin(users, test_users)
             test, others = np.flatnonzero(is_test), rng.permutation(np.flatnonzero(~is_test))
         # The pool comes out of the training users: test users stay the same with and without one.
-        pool_count = max(1, round(self.pool_fraction * len(users))) if self.pool_fraction else 0
-        if not test.size or pool_count >= len(others):
+        pool_count = 0
+        if self.pool_fraction:
+            pool_count = max(1, round(self.pool_fraction * len(users)))
+        if pool_count >= len(others):
             raise InputError(
-                f"{len(users)} users (with {self.min_examples} examples or more) are too few for train, test"
-                f"{' and pool' if pool_count else ''}"
+                f"{len(users)} users (with {self.min_examples} examples or more) are too few for a test fraction of "
+                f"{self.test_fraction or _TEST_FRACTION} and a pool of {self.pool_fraction}"
             )
         # Sorted, so that consecutive users stay views of consecutive examples.
         return users[np.sort(others[pool_count:])], users[np.sort(test)], users[np.sort(others[:pool_count])]
@@ -178,20 +172,23 @@ def repartition(splits: Splits, partition: str, *, seed: int = 0) -> Splits:
     kind, alpha, number = parse_partition(partition)
     if kind == "natural":
         return splits
-
-    def regroup(data: FederatedData, clients: int, seed: int) -> FederatedData:
-        if kind == "balanced":
-            return balanced(data, number)
-        return iid(data, clients, seed) if kind == "iid" else dirichlet(data, alpha, clients, seed)
-
-    # A seed of its own for each split, so that their permutations are not copies of each other.
-    train = regroup(splits.train, number, seed)
-    mean = train.sizes.mean()
-    test = regroup(splits.test, max(1, round(splits.test.sizes.sum() / mean)), seed + 1)
-    pool = splits.pool
-    if pool is not None:
-        pool = regroup(pool, max(1, round(pool.sizes.sum() / mean)), seed + 2)
-    return Splits(train=train, test=test, pool=pool)
+    regrouped: dict[str, FederatedData] = {}
+    for i, name in enumerate(("train", "test", "pool")):
+        data: FederatedData | None = getattr(splits, name)
+        if data is None:
+            continue
+        clients = number
+        if name != "train":
+            clients = max(1, round(data.sizes.sum() / regrouped["train"].sizes.mean()))
+        # A seed of its own for each split, so that their permutations are not copies of each other.
+        match kind:
+            case "balanced":
+                regrouped[name] = balanced(data, number)
+            case "iid":
+                regrouped[name] = iid(data, clients, seed + i)
+            case _:
+                regrouped[name] = dirichlet(data, alpha, clients, seed + i)
+    return Splits(**regrouped)
 
 
 def iid(data: FederatedData, clients: int, seed: int = 0) -> FederatedData:
@@ -219,9 +216,18 @@ def dirichlet(data: FederatedData, alpha: float, clients: int, seed: int = 0) ->
     distributions = rng.dirichlet(alpha * left / left.sum(), size=clients)
     first = np.cumsum(left) - left  # where the remaining examples of each label start in rows
     assigned: list[Ints] = []
-    for size, distribution in zip(_equal_sizes(len(rows), clients), distributions, strict=True):
-        taken = _draw_labels(rng, int(size), distribution, left)
-        assigned.extend(rows[start : start + count] for start, count in zip(first, taken, strict=True))
+    sizes = np.diff(np.arange(clients + 1) * len(rows) // clients)
+    for size, distribution in zip(sizes.tolist(), distributions, strict=True):
+        taken = np.zeros_like(left)
+        # Draws of a label that has run out are redrawn among the others, which is the same as drawing one by one.
+        while (missing := size - int(taken.sum())) > 0:
+            weight = np.where(taken < left, distribution, 0.0)
+            if not weight.sum() > 0:
+                # Tiny α: every label with a positive share has run out. Draw in proportion to what is left.
+                weight = (left - taken).astype(np.float64)
+            taken = np.minimum(taken + rng.multinomial(missing, weight / weight.sum()), left)
+        for start, count in zip(first, taken, strict=True):
+            assigned.append(rows[start : start + count])
         first, left = first + taken, left - taken
     return _equal_clients(data, np.concatenate(assigned), clients, "dirichlet")
 
@@ -243,27 +249,10 @@ def balanced(data: FederatedData, size: int) -> FederatedData:
     return replace(data, bounds=np.stack([start, start + size], axis=1), names=names)
 
 
-def _equal_sizes(examples: int, clients: int) -> Ints:
-    """Return sizes of clients that differ by at most one."""
-    return np.diff(np.arange(clients + 1) * examples // clients)
-
-
 def _equal_clients(data: FederatedData, rows: Ints, clients: int, name: str) -> FederatedData:
     """Return the data with ``rows`` cut into clients of equal size."""
     if clients > len(rows):
         raise InputError(f"{clients} clients cannot share {len(rows)} examples: use at most {len(rows)} clients")
-    bounds = consecutive_bounds(_equal_sizes(len(rows), clients))
+    # Multiples of n / clients, rounded down, are at most one example apart from equal sizes.
+    bounds = consecutive_bounds(np.diff(np.arange(clients + 1) * len(rows) // clients))
     return replace(data, bounds=bounds, names=[f"{name}-{i}" for i in range(clients)], rows=rows)
-
-
-def _draw_labels(rng: np.random.Generator, size: int, distribution: Floats, left: Ints) -> Ints:
-    """Return how many examples of each label a client takes: ``size`` draws, at most ``left`` of each label."""
-    taken = np.zeros_like(left)
-    # Draws of a label that has run out are redrawn among the others, which is the same as drawing one by one.
-    while (missing := size - int(taken.sum())) > 0:
-        weight = np.where(taken < left, distribution, 0.0)
-        if not weight.sum() > 0:
-            # Tiny α: every label with a positive share has run out. Draw in proportion to what is left.
-            weight = (left - taken).astype(np.float64)
-        taken = np.minimum(taken + rng.multinomial(missing, weight / weight.sum()), left)
-    return taken

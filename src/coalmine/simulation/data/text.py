@@ -1,4 +1,4 @@
-"""Texts by user as arrays of tokens, with a vocabulary from training users only: words or characters."""
+"""Texts by user as arrays of tokens, with a vocabulary from training users only; and text that is generated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coalmine.arrays import Array, Ints
+from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import DataWarning, InputError, check_count
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds, numbered_within
 from coalmine.simulation.data.splitting import SplitOptions, split_by_user
@@ -91,13 +91,10 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} {self.level})"
-
     @cached_property
     def _ids(self) -> dict[str, int]:
         # Without special tokens: a text that spells "<pad>" must not become padding.
-        return {self.entries[i]: i for i in self.ordinary}
+        return dict(zip(self.entries[len(MARKS) :], self.ordinary, strict=True))
 
     @property
     def ordinary(self) -> range:
@@ -108,22 +105,12 @@ class Vocabulary:
         """Return the token id of each word, ``<unknown>`` for those outside the vocabulary."""
         # Never uint8, which means pixels.
         dtype = np.int16 if len(self) <= 1 << 15 else np.int32
-        get = self._ids.get
-        return np.fromiter((get(word, UNKNOWN) for word in words), dtype=dtype, count=len(words))
+        return np.fromiter((self._ids.get(word, UNKNOWN) for word in words), dtype=dtype, count=len(words))
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """Return the text of token ids; padding, begin and end are left out.
-
-        Raises:
-            InputError: If a token id is outside the vocabulary.
-        """
-        entries = []
-        for number in numbers:
-            if not 0 <= number < len(self):
-                raise InputError(f"a token id must be in 0..{len(self) - 1}, got {number}")
-            if number not in (PAD, BEGIN, END):
-                entries.append(self.entries[number])
-        return ("" if self.level == "characters" else " ").join(entries)
+        """Return the text of token ids; padding, begin and end are left out."""
+        separator = "" if self.level == "characters" else " "
+        return separator.join(self.entries[number] for number in numbers if number not in (PAD, BEGIN, END))
 
     def to_json(self) -> dict[str, Any]:
         """Return the vocabulary as an object that JSON can hold, for `from_json`."""
@@ -132,10 +119,10 @@ class Vocabulary:
     @classmethod
     def from_json(cls, content: Any, source: str) -> Vocabulary:
         """Return the vocabulary of an object that `to_json` made; ``source`` is named in errors."""
-        entries = content.get("entries") if isinstance(content, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-            raise InputError(f"{source} holds no vocabulary: its entries must be a list of strings")
-        return cls(entries=entries, level=content.get("level", "words"))
+        try:
+            return cls(entries=[str(entry) for entry in content["entries"]], level=content["level"])
+        except (KeyError, TypeError, InputError) as error:
+            raise InputError(f"{source} holds no vocabulary with level and entries: {error}") from error
 
 
 _POSITIONS = {"words": 20, "characters": 80}
@@ -240,8 +227,23 @@ def language_splits(
         warnings.warn(message, DataWarning, stacklevel=2)
     # Only training users count: a word that only test or pool users write is unknown to the model.
     vocabulary, ids = tokenized.encoded(split.split(sizes)[0], level=level, size=vocabulary_size)
-    fill = _word_pieces if level == "words" else _character_windows
-    tokens = fill(ids, tokenized.lengths, pieces, positions)
+    text = np.repeat(np.arange(len(pieces)), pieces)  # the text that each piece is cut from
+    before = numbered_within(pieces) * positions  # what precedes the piece in its text
+    left = tokenized.lengths[text] - before
+    if level == "words":
+        # Begin, words, an end if it fits, padding. Pieces are in the order of the words, and assignment through a mask
+        # fills row by row.
+        tokens = np.full((len(text), positions + 1), PAD, dtype=ids.dtype)
+        tokens[:, 0] = BEGIN
+        tokens[:, 1:][np.arange(positions) < left[:, None]] = ids
+        ends = np.flatnonzero(left < positions)
+        tokens[ends, left[ends] + 1] = END
+    else:
+        # Characters and padding. A window repeats the last character of the one before, which predicts its first.
+        start = (np.cumsum(tokenized.lengths) - tokenized.lengths)[text] + before
+        is_character = np.arange(positions + 1) < left[:, None]
+        places = np.where(is_character, start[:, None] + np.arange(positions + 1), 0)
+        tokens = np.where(is_character, ids[places], ids.dtype.type(PAD))
     size = len(vocabulary)
     task = Task(input_shape=(positions,), classes=size, tokens=size, per_position=True, ignored=PAD)
     return split_by_user(_data(tokens[:, :-1], tokens[:, 1:], tokenized, sizes, task, vocabulary), split)
@@ -270,40 +272,11 @@ def classification_splits(
     tokens = np.full((len(lengths), positions), PAD, dtype=ids.dtype)
     tokens[lengths == 0, -1] = UNKNOWN
     # Assignment through a mask fills row by row, in the order of the words.
-    tokens[_mask(lengths, positions)[:, ::-1]] = ids[numbered_within(lengths) < positions]
+    is_word = np.arange(positions) < lengths[:, None]
+    tokens[is_word[:, ::-1]] = ids[numbered_within(lengths) < positions]
     task = Task(input_shape=(positions,), classes=max(2, int(labels.max()) + 1), tokens=len(vocabulary))
     data = _data(tokens, labels, tokenized, sizes, task, vocabulary)
     return split_by_user(data, split, test_users=test_users)
-
-
-def _mask(lengths: Ints, width: int) -> Array:
-    """Return (texts, width): True for the first ``lengths[i]`` places of row i."""
-    return np.asarray(np.arange(width) < lengths[:, None])
-
-
-def _word_pieces(ids: Array, lengths: Ints, pieces: Ints, positions: int) -> Array:
-    """Return (pieces, positions + 1) tokens: begin, words, end if it fits, padding."""
-    text = np.repeat(np.arange(len(lengths)), pieces)
-    before = numbered_within(pieces) * positions
-    left = lengths[text] - before
-    tokens = np.full((len(text), positions + 1), PAD, dtype=ids.dtype)
-    tokens[:, 0] = BEGIN
-    # Pieces are in the order of the words, and assignment through a mask fills row by row.
-    tokens[:, 1:][_mask(left, positions)] = ids
-    # A piece that is full to the last position has no room for an end token, nor does it need one.
-    ends = np.flatnonzero(left < positions)
-    tokens[ends, left[ends] + 1] = END
-    return tokens
-
-
-def _character_windows(ids: Array, lengths: Ints, windows: Ints, positions: int) -> Array:
-    """Return (windows, positions + 1) tokens: characters and padding. A window repeats the last of the one before."""
-    text = np.repeat(np.arange(len(lengths)), windows)
-    before = numbered_within(windows) * positions
-    start = (np.cumsum(lengths) - lengths)[text] + before
-    mask = _mask(lengths[text] - before, positions + 1)
-    places = np.where(mask, start[:, None] + np.arange(positions + 1), 0)
-    return np.where(mask, ids[places], ids.dtype.type(PAD))
 
 
 def _data(
@@ -319,3 +292,117 @@ def _data(
         task=task,
         vocabulary=vocabulary,
     )
+
+
+# Generated text, which needs no file: made-up words with topics, habits and a grammar.
+
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+_SYLLABLES = tuple(c + v for c in _CONSONANTS for v in _VOWELS)
+_TOPICS = 8
+_SUCCESSORS = np.array([0.7, 0.2, 0.1])  # probabilities of a word's three usual successors
+_P_SUCCESSOR, _P_FUNCTION = 0.6, 0.35
+_P_HABIT, _P_AGREES, _P_FIRST_TOPIC = 0.7, 0.9, 0.8
+
+
+def generated_text(
+    *,
+    users: int = 300,
+    sentences: int = 40,
+    vocabulary_size: int = 1000,
+    positions: int = 20,
+    split: SplitOptions | None = None,
+) -> Splits:
+    """Generate sentences by user as language data; the same ``split.seed`` gives the same text.
+
+    A user has two topics and a favorite opening word; a sentence has one topic. Word frequencies are Zipfian. A
+    function word is usually followed by one of three places in the *topic's* word list, so a model that remembers the
+    topic beats any table of word pairs. The last word of a sentence agrees with its first.
+
+    Args:
+        users: Number of users.
+        sentences: Mean number of sentences per user; actual numbers range from half to one and a half times as many.
+        vocabulary_size: Size of the vocabulary including the four special tokens, 50 to 100,000.
+        positions: Sequence length; a sentence with its end token fits into it.
+        split: How users are split; its seed also determines the text.
+
+    Raises:
+        InputError: If a size is out of range.
+
+    Example:
+        >>> splits = generated_text(users=20, sentences=5, positions=8)
+        >>> words = splits.train.vocabulary
+        >>> words.decode(splits.train.client(0).inputs[0])
+        'fize sena zegu tufe remu'
+    """
+    check_count("users", users, least=2)
+    check_count("sentences", sentences)
+    check_count("positions", positions, least=6)
+    if not 50 <= vocabulary_size <= 100_000:
+        raise InputError(f"vocabulary_size must be 50 to 100,000 for generated text, got {vocabulary_size}")
+    split = split or SplitOptions()
+    rng = np.random.default_rng([split.seed, 1])
+    sizes = rng.integers((sentences + 1) // 2, sentences + sentences // 2, size=users, endpoint=True)
+    owners = np.repeat(np.arange(users), sizes)
+    lengths = rng.integers(max(3, positions // 2), positions - 1, size=len(owners), endpoint=True)
+    words = vocabulary_size - len(MARKS)
+    # Opening words come first in the vocabulary, and the closing word that agrees with each right after them all.
+    openers = min(16, words // 12)
+    favorites = rng.integers(openers, size=users)[owners]
+    has_habit = rng.random(len(owners)) < _P_HABIT
+    opening = np.where(has_habit, favorites, rng.integers(openers, size=len(owners)))
+    body = _sentences(rng, owners, opening, 2 * openers, words, int(lengths.max()))
+    agrees = rng.random(len(owners)) < _P_AGREES
+    body[np.arange(len(owners)), lengths - 1] = openers + np.where(agrees, opening, rng.permutation(opening))
+    tokenized = Tokenized(
+        users=[f"user-{i}" for i in range(users)],
+        owners=owners,
+        lengths=lengths,
+        ids=body[np.arange(body.shape[1]) < lengths[:, None]],
+        words=[made_up_word(i) for i in range(words)],
+    )
+    return language_splits(tokenized, split, level="words", positions=positions, vocabulary_size=vocabulary_size)
+
+
+def made_up_word(number: int) -> str:
+    """Return a pronounceable word, a different one per number: two syllables for the first 4,900, then three."""
+    base = len(_SYLLABLES)
+    # A step that is coprime to the number of words visits each once, and keeps neighbors from looking alike.
+    if number < base**2:
+        number = number * 2903 % base**2
+        return _SYLLABLES[number // base] + _SYLLABLES[number % base]
+    number = (number - base**2) * 200_003 % base**3
+    return _SYLLABLES[number // base**2] + _SYLLABLES[number // base % base] + _SYLLABLES[number % base]
+
+
+def _sentences(rng: np.random.Generator, owners: Ints, opening: Ints, first: int, words: int, length: int) -> Ints:
+    """Draw (sentences, length) words: function words from ``first`` on, then the content words of each topic."""
+    count = len(owners)
+    functions = max(6, (words - first) // 12)
+    content = (words - first - functions) // _TOPICS
+    function_shares, content_shares = _zipf(functions), _zipf(content)
+    topics = rng.permuted(np.tile(np.arange(_TOPICS), (owners[-1] + 1, 1)), axis=1)
+    topic = topics[owners, (rng.random(count) > _P_FIRST_TOPIC).astype(np.int64)]
+    # Usual successors: of a function word, a place in the topic's word list; of any other word, a function word.
+    after_function = rng.choice(content, size=(functions, 3), p=content_shares)
+    after_other = rng.choice(functions, size=(words, 3), p=function_shares)
+    text = np.zeros((count, length), dtype=np.int64)
+    text[:, 0] = opening
+    for step in range(1, length):
+        last = text[:, step - 1]
+        after_a_function = (last >= first) & (last < first + functions)
+        successor = rng.choice(3, size=count, p=_SUCCESSORS)
+        free_function = rng.random(count) < _P_FUNCTION
+        follows = rng.random(count) < _P_SUCCESSOR
+        is_function = np.where(follows, ~after_a_function, free_function)
+        any_function = rng.choice(functions, size=count, p=function_shares)
+        function = np.where(follows, after_other[last, successor], any_function)
+        usual_place = after_function[np.where(after_a_function, last - first, 0), successor]
+        place = np.where(follows, usual_place, rng.choice(content, size=count, p=content_shares))
+        text[:, step] = first + np.where(is_function, function, functions + topic * content + place)
+    return text
+
+
+def _zipf(count: int) -> Floats:
+    """Return Zipfian probabilities of ``count`` words."""
+    weights = 1 / (np.arange(count) + 2.0)
+    return np.asarray(weights / weights.sum())

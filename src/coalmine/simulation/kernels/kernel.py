@@ -22,24 +22,15 @@ _SLACK = 1 - 2.0**-16
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The sum of some clients' clipped updates.
+    """The sum of some clients' clipped updates, or its terms.
 
     Attributes:
-        total: Σ clip(updateᵢ), shape (d,).
+        total: Σ clip(updateᵢ), shape (d,); or each clip(updateᵢ), shape (clients, d).
         norms: Norm of each client's update before clipping, shape (clients,).
         losses: Each client's loss before its first step, shape (clients,).
     """
 
     total: Tensor
-    norms: Floats
-    losses: Floats
-
-
-@dataclass(frozen=True)
-class ClippedUpdates:
-    """The terms of a `PartialSum` for the next few clients: ``rows`` (clients, d), clipped."""
-
-    rows: Tensor
     norms: Floats
     losses: Floats
 
@@ -83,14 +74,14 @@ class Kernel(ABC):
 
     def clipped_updates(
         self, weights: Tensor, clients: Sequence[Participant], clip_norm: float
-    ) -> Iterator[ClippedUpdates]:
+    ) -> Iterator[PartialSum]:
         """Yield the terms of the sum a few clients at a time, for any number of clients."""
         first = 0
         for count in self.chunks([len(client.examples) for client in clients]):
             for rows, losses in self.updates(weights, clients[first : first + count]):
                 norms = flat.norms(rows).numpy()
                 factors = clip_factors(norms, clip_norm)
-                yield ClippedUpdates(rows.mul_(torch.from_numpy(factors).to(rows)[:, None]), norms, losses)
+                yield PartialSum(rows.mul_(torch.from_numpy(factors).to(rows)[:, None]), norms, losses)
                 first += len(rows)
 
 

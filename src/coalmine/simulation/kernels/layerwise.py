@@ -12,7 +12,6 @@ al. 2022, "ghost clipping"): ‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ). The plain
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -84,16 +83,13 @@ def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Tap
     """
     sides: dict[nn.Conv2d, set[tuple[int, ...]]] = {}
 
-    def note_size(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, nn.Conv2d)
+    def note_size(layer: nn.Conv2d, inputs: tuple[Tensor, ...]) -> None:
         sides.setdefault(layer, set()).add(tuple(inputs[0].shape[2:]))
 
-    convolutions = [
-        layer
-        for layer in module.modules()
-        if type(layer) is nn.Conv2d and is_supported(layer) and layer.weight.requires_grad
-    ]
-    hooks = [layer.register_forward_pre_hook(note_size) for layer in convolutions]
+    hooks = []
+    for layer in module.modules():
+        if type(layer) is nn.Conv2d and is_supported(layer) and layer.weight.requires_grad:
+            hooks.append(layer.register_forward_pre_hook(note_size))
     with torch.no_grad():
         module(example)
     for hook in hooks:
@@ -102,31 +98,29 @@ def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Tap
     for layer, sizes in sides.items():
         if len(sizes) > 1:  # used on images of different sizes
             continue
+        taps, paddings = [], []
+        assert not isinstance(layer.padding, str)
         geometry = zip(next(iter(sizes)), layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
-        (rows, top), (columns, left) = (_reach(*side) for side in geometry)  # type: ignore[arg-type]
+        for side, kernel, stride, padding, dilation in geometry:
+            outputs = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            # Which weights of the kernel meet a pixel from at least one of its places along this side of the image.
+            starts = np.arange(outputs) * stride - padding
+            places = starts[:, None] + np.arange(kernel) * dilation
+            met = np.flatnonzero(((places >= 0) & (places < side)).any(0))
+            first, last = (int(met[0]), int(met[-1])) if len(met) else (0, kernel - 1)
+            needed = padding - first * dilation
+            # The layer pads both ends alike: crop only if that gives as many outputs as before.
+            again = (side + 2 * needed - dilation * (last - first) - 1) // stride + 1
+            if needed < 0 or again != outputs:
+                first, last, needed = 0, kernel - 1, padding
+            taps.append(slice(first, last + 1))
+            paddings.append(needed)
+        rows, columns = taps
         kept = (rows.stop - rows.start, columns.stop - columns.start)
         if kept != layer.kernel_size:
             cropped[layer] = (slice(None), slice(None), rows, columns)
-            layer.kernel_size, layer.padding = kept, (top, left)
+            layer.kernel_size, layer.padding = kept, (paddings[0], paddings[1])
     return cropped
-
-
-def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
-    """Return the weights of a kernel that meet pixels along one side of an image, and the padding that they need."""
-
-    def outputs(kernel: int, padding: int) -> int:
-        return (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-    count = outputs(kernel, padding)
-    starts = range(-padding, -padding + count * stride, stride)
-    met = [tap for tap in range(kernel) if any(0 <= start + tap * dilation < side for start in starts)]
-    if met:
-        first, last = met[0], met[-1]
-        needed = padding - first * dilation
-        # The layer pads both ends alike: crop only if that gives as many outputs as before.
-        if needed >= 0 and outputs(last - first + 1, needed) == count:
-            return slice(first, last + 1), needed
-    return slice(0, kernel), padding
 
 
 class Recorder:
@@ -195,31 +189,39 @@ def layer_gradients(layer: nn.Module, uses: Uses, count: int) -> list[Tensor]:
         count: Number of clients or samples, each with equally many consecutive examples. With 1, the examples of all
             together count as one client's, so that deltas scaled client by client give the weighted sum of gradients.
     """
-    match layer:
-        case nn.Linear() | TiedLinear():
-            x, d = _rows(layer, uses, count)
-            gradients = [torch.bmm(d.transpose(1, 2), x), d.sum(1)]
-        case nn.Embedding():
-            gradients = [_sum([_table_gradients(layer, x, d, count) for x, d in uses])]
-        case nn.Conv2d():
-            weights = [_kernel_gradients(layer, x, d, count) for x, d in uses]
-            biases = [_over_examples(d.flatten(2).sum(2), count) for _, d in uses]
-            gradients = [_sum(weights), _sum(biases)]
-        case nn.GroupNorm():
-            scales, shifts = [], []
-            for x, d in uses:
+    if isinstance(layer, nn.Linear | TiedLinear):
+        x, d = _rows(layer, uses, count)
+        gradients = [torch.bmm(d.transpose(1, 2), x), d.sum(1)]
+        return gradients[: len(parameters_of(layer))]  # without the bias if there is none
+    totals: list[Tensor] = []
+    for x, d in uses:
+        match layer:
+            case nn.Embedding() if x.is_floating_point():  # distributions over tokens
+                words, width = layer.weight.shape
+                gradients = [torch.bmm(x.reshape(count, -1, words).transpose(1, 2), d.reshape(count, -1, width))]
+            case nn.Embedding():
+                table = d.new_zeros(count, *layer.weight.shape)
+                clients = torch.arange(count, device=x.device)[:, None].expand(-1, x.numel() // count)
+                tokens, rows = x.reshape(count, -1), d.reshape(*clients.shape, -1)
+                gradients = [table.index_put_((clients, tokens), rows, accumulate=True)]
+            case nn.Conv2d():
+                shape, geometry = layer.weight.shape, (layer.stride, layer.padding, layer.dilation)
+                if len(x) == count:  # one image each: a product of matrices
+                    patches, deltas = _rows(layer, [(x, d)], count)
+                    weight = torch.bmm(deltas.transpose(1, 2), patches).view(count, *shape)
+                else:
+                    pairs = zip(x.chunk(count), d.chunk(count), strict=True)
+                    weight = torch.stack([conv2d_weight(own, shape, deltas, *geometry) for own, deltas in pairs])
+                gradients = [weight, _over_examples(d.flatten(2).sum(2), count)]
+            case nn.GroupNorm():
                 normal = F.group_norm(x, layer.num_groups, eps=layer.eps)
-                scales.append(_over_examples((normal * d).reshape(*x.shape[:2], -1).sum(2), count))
-                shifts.append(_over_examples(d.reshape(*x.shape[:2], -1).sum(2), count))
-            gradients = [_sum(scales), _sum(shifts)]
-        case _:
-            raise TypeError(f"no rule for {type(layer).__name__}")
-    return gradients[: len(parameters_of(layer))]  # without the bias if there is none
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    total: Tensor = functools.reduce(torch.add, tensors)
-    return total
+                scales = (normal * d).reshape(*x.shape[:2], -1).sum(2)
+                shifts = d.reshape(*x.shape[:2], -1).sum(2)
+                gradients = [_over_examples(scales, count), _over_examples(shifts, count)]
+            case _:
+                raise TypeError(f"no rule for {type(layer).__name__}")
+        totals = list(map(torch.add, totals, gradients)) if totals else gradients
+    return totals[: len(parameters_of(layer))]
 
 
 def _over_examples(values: Tensor, count: int) -> Tensor:
@@ -240,35 +242,32 @@ def _rows(layer: nn.Module, uses: Uses, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat(inputs, 1), torch.cat(deltas, 1)
 
 
-def _table_gradients(layer: nn.Embedding, tokens: Tensor, deltas: Tensor, count: int) -> Tensor:
-    """The gradients of an embedding table, for tokens or for distributions over tokens (…, words)."""
-    if tokens.is_floating_point():
-        words, width = layer.weight.shape
-        return torch.bmm(tokens.reshape(count, -1, words).transpose(1, 2), deltas.reshape(count, -1, width))
-    table = deltas.new_zeros(count, *layer.weight.shape)
-    clients = torch.arange(count, device=tokens.device)[:, None].expand(-1, tokens.numel() // count)
-    return table.index_put_((clients, tokens.reshape(count, -1)), deltas.reshape(*clients.shape, -1), accumulate=True)
-
-
-def _kernel_gradients(layer: nn.Conv2d, images: Tensor, deltas: Tensor, count: int) -> Tensor:
-    """The gradients of a convolution's weight."""
-    shape, geometry = layer.weight.shape, (layer.stride, layer.padding, layer.dilation)
-    if len(images) == count:
-        x, d = _rows(layer, [(images, deltas)], count)
-        return torch.bmm(d.transpose(1, 2), x).view(count, *shape)
-    each = zip(images.chunk(count), deltas.chunk(count), strict=True)
-    return torch.stack([conv2d_weight(x, shape, d, *geometry) for x, d in each])
-
-
 def squared_norms(layer: nn.Module, uses: Uses, count: int) -> Tensor:
     """What a layer adds to the squared norm of each client's gradient, (count,) in float64 on the CPU."""
     if isinstance(layer, nn.Embedding) and len(uses) == 1:
-        return _table_squares(layer, *uses[0], count)
-    if isinstance(layer, nn.Linear | nn.Conv2d) and _gram_is_cheaper(layer, uses, count):
-        x, d = _rows(layer, uses, count)
-        squares = _gram_squares(x, d)
-        if squares is not None:
-            return squares if layer.bias is None else squares + flat.norms(d.sum(1)).square_()
+        # The gradient is zero except in the rows of a client's own tokens: one row per pair of client and token.
+        tokens, deltas = uses[0]
+        words = layer.num_embeddings
+        keys = tokens.reshape(count, -1) + torch.arange(count, device=tokens.device)[:, None] * words
+        pairs, places = keys.flatten().unique(return_inverse=True)
+        sums = deltas.new_zeros(len(pairs), layer.embedding_dim).index_add_(0, places, deltas.reshape(len(places), -1))
+        squares = sums.square().sum(1).cpu().double()
+        return squares.new_zeros(count).index_add_(0, pairs.cpu() // words, squares)
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        weight = layer.weight
+        rows = sum(deltas.numel() for _, deltas in uses) // (count * len(weight))
+        # Gram matrices only where they take fewer multiplications than the gradient of the weight.
+        if rows * (len(weight) + weight[0].numel()) < weight.numel():
+            x, d = _rows(layer, uses, count)
+            x_gram, d_gram = torch.bmm(x, x.transpose(1, 2)), torch.bmm(d, d.transpose(1, 2))
+            # By the triangle inequality no gradient is longer than the sum over rows of ‖x‖·‖d‖.
+            diagonals = (x_gram.diagonal(dim1=1, dim2=2) * d_gram.diagonal(dim1=1, dim2=2)).cpu()
+            upper_bounds = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
+            # ‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ)
+            squares = x_gram.mul_(d_gram).flatten(1).cpu().sum(1, dtype=torch.float64).clamp_(min=0)
+            if not bool((upper_bounds > _CANCELLATION * squares).any()):
+                return squares if layer.bias is None else squares + flat.norms(d.sum(1)).square_()
+    # Form the gradients, as many at a time as fit into memory.
     size = sum(value.numel() for value in parameters_of(layer))
     step = max(1, _MOST_FORMED // size)
     parts = []
@@ -278,33 +277,6 @@ def squared_norms(layer: nn.Module, uses: Uses, count: int) -> Tensor:
         formed = layer_gradients(layer, [(x, d) for x, d in part], clients)
         parts.append(torch.stack([flat.norms(gradient.flatten(1)) for gradient in formed]).square_().sum(0))
     return torch.cat(parts)
-
-
-def _gram_is_cheaper(layer: nn.Linear | nn.Conv2d, uses: Uses, count: int) -> bool:
-    """Whether Gram matrices of the rows take fewer multiplications than the gradient of the weight."""
-    rows = sum(deltas.numel() for _, deltas in uses) // (count * len(layer.weight))
-    return rows * (len(layer.weight) + layer.weight[0].numel()) < layer.weight.numel()
-
-
-def _gram_squares(x: Tensor, d: Tensor) -> Tensor | None:
-    """‖DᵀX‖² of each client, (count,) in float64; None where rounding may have made one too small."""
-    x_gram, d_gram = (torch.bmm(rows, rows.transpose(1, 2)) for rows in (x, d))
-    # By the triangle inequality no gradient is longer than the sum over rows of ‖x‖·‖d‖.
-    diagonals = (x_gram.diagonal(dim1=1, dim2=2) * d_gram.diagonal(dim1=1, dim2=2)).cpu()
-    upper_bounds = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
-    squares = x_gram.mul_(d_gram).flatten(1).cpu().sum(1, dtype=torch.float64).clamp_(min=0)
-    return None if bool((upper_bounds > _CANCELLATION * squares).any()) else squares
-
-
-def _table_squares(layer: nn.Embedding, tokens: Tensor, deltas: Tensor, count: int) -> Tensor:
-    """The squared norms of an embedding's gradients, which are zero except in the rows of a client's own tokens."""
-    # One row per distinct pair of client and token.
-    words = layer.num_embeddings
-    keys = tokens.reshape(count, -1) + torch.arange(count, device=tokens.device)[:, None] * words
-    pairs, places = keys.flatten().unique(return_inverse=True)
-    sums = deltas.new_zeros(len(pairs), layer.embedding_dim).index_add_(0, places, deltas.reshape(len(places), -1))
-    squares = sums.square().sum(1).cpu().double()
-    return squares.new_zeros(count).index_add_(0, pairs.cpu() // words, squares)
 
 
 class Layerwise(Kernel):
@@ -342,7 +314,14 @@ class Layerwise(Kernel):
             norms = self._learning_rate * torch.stack(squares).sum(0).sqrt().numpy()
             factors = -self._learning_rate * clip_factors(norms, clip_norm)
             scales = torch.from_numpy(factors).to(out)
-            scaled = {layer: [(x, d * _like_rows(scales, d)) for x, d in seen] for layer, seen in uses.items()}
+            # Scaling a client's deltas scales its gradient, so one product gives the weighted sum of all.
+            scaled: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+            for layer, seen in uses.items():
+                scaled[layer] = []
+                for x, d in seen:
+                    by_client = d.unflatten(0, (len(clients), -1))
+                    by_client = by_client * scales.view(-1, *[1] * (by_client.ndim - 1))
+                    scaled[layer].append((x, by_client.flatten(0, 1)))
             self.model.flatten(self._recorder.gradients(scaled, 1), out=out)
         return PartialSum(out, norms, losses)
 
@@ -370,9 +349,3 @@ class Layerwise(Kernel):
 
         values, uses = self._recorder.differentiate(losses)
         return values.detach().cpu().double().numpy(), uses
-
-
-def _like_rows(scales: Tensor, deltas: Tensor) -> Tensor:
-    """Each client's scale, repeated for its examples and shaped to multiply ``deltas`` (examples, …)."""
-    examples = len(deltas) // len(scales)
-    return scales.repeat_interleave(examples).view(-1, *[1] * (deltas.ndim - 1))

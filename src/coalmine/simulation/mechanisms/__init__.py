@@ -6,7 +6,7 @@
 | Where does the clip norm come from? | `central.FixedClipping`, `central.AdaptiveClipping` |
 | Where are updates clipped? | `coalmine.simulation.kernels.kernel.clip_factors` |
 | Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
-| Where is PrivUnit's sampler? | `privunit.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
+| Where is PrivUnit's sampler? | `local.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
 | How do I plug in my own local mechanism? | `local.OwnMechanism`, or a subclass of `local.LocalMechanism` |
 | How do I plant a bug, to see it found? | `central.with_bug` |
 | What does the server do with local reports? | `local.LDPServer` |

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,7 @@ from coalmine.arrays import Floats
 from coalmine.errors import (
     InputError,
     check_count,
-    check_kind,
-    check_number,
+    check_nonnegative,
     check_positive,
     check_probability,
     parse_kind,
@@ -58,7 +58,7 @@ class FixedClipping:
         norm: The clip norm: longer updates are scaled down to this ℓ₂ norm.
 
     Raises:
-        InputError: If ``norm`` is not between 1e-10 and 1e10.
+        InputError: If ``norm`` is not positive.
 
     Example:
         >>> FixedClipping(0.5).start()
@@ -68,7 +68,7 @@ class FixedClipping:
     norm: float
 
     def __post_init__(self) -> None:
-        _check_norm("the clip norm", self.norm)
+        check_positive("the clip norm", self.norm)
 
     def start(self) -> float:
         """The clip norm of the first round."""
@@ -94,9 +94,9 @@ class AdaptiveClipping:
         InputError: If an argument is out of range.
 
     Example:
-        >>> clipping = AdaptiveClipping(initial=1.0)
-        >>> round(clipping.next(1.0, share=0.9), 3)  # 90% of updates are within the norm: it shrinks
-        0.923
+        >>> mechanism, norms = Mechanism(clipping=AdaptiveClipping(initial=1.0)), np.full(10, 0.5)
+        >>> round(mechanism.next_clip_norm(1.0, norms, 10, seed=0, round=0), 3)  # all updates are shorter: it shrinks
+        0.905
     """
 
     initial: float
@@ -105,19 +105,12 @@ class AdaptiveClipping:
     count_noise: float | None = None
 
     def __post_init__(self) -> None:
-        _check_norm("the initial clip norm", self.initial)
+        check_positive("the initial clip norm", self.initial)
         check_probability("quantile", self.quantile)
-        check_positive("rate", self.rate)
-        if self.count_noise is not None:
-            check_positive("count_noise", self.count_noise)
 
     def start(self) -> float:
         """The clip norm of the first round."""
         return float(self.initial)
-
-    def next(self, clip_norm: float, share: float) -> float:
-        """The next clip norm, from the (noisy) fraction of updates within the current one."""
-        return min(max(clip_norm * math.exp(-self.rate * (share - self.quantile)), _LEAST_NORM), _MOST_NORM)
 
 
 Clipping = NoClipping | FixedClipping | AdaptiveClipping
@@ -151,10 +144,7 @@ class Mechanism:
     noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
-        kinds = (NoClipping, FixedClipping, AdaptiveClipping)
-        check_kind("clipping", self.clipping, kinds, "a rule such as FixedClipping(1.0)")
-        if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
-            raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
+        check_nonnegative("noise_multiplier", self.noise_multiplier)
         if self.private and isinstance(self.clipping, NoClipping):
             raise InputError(
                 f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: set one"
@@ -214,15 +204,17 @@ class Mechanism:
 
     def next_clip_norm(self, clip_norm: float, norms: Floats, expected_clients: float, seed: int, round: int) -> float:
         """The clip norm of the next round, from the norms of this round's updates."""
-        if not isinstance(self.clipping, AdaptiveClipping) or not expected_clients:
+        clients = expected_clients if self.private else len(norms)
+        if not isinstance(self.clipping, AdaptiveClipping) or not clients:
             return clip_norm
+        # Centering by 1/2 per client halves the sensitivity of the count (Andrew et al., 2021, section 2.2).
+        centered = float(np.sum(norms <= clip_norm) - len(norms) / 2)
         count_noise = self.count_noise(expected_clients)
         if count_noise:
-            # Centering by 1/2 per client halves the sensitivity of the count.
-            centered = float(np.sum(norms <= clip_norm) - len(norms) / 2)
-            noisy = centered + count_noise * float(generator(seed, "clip-count", round).standard_normal())
-            return self.clipping.next(clip_norm, noisy / expected_clients + 0.5)
-        return self.clipping.next(clip_norm, float(np.mean(norms <= clip_norm))) if len(norms) else clip_norm
+            centered += count_noise * float(generator(seed, "clip-count", round).standard_normal())
+        share = centered / clients + 0.5
+        following = clip_norm * math.exp(-self.clipping.rate * (share - self.clipping.quantile))
+        return min(max(following, _LEAST_NORM), _MOST_NORM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,17 +223,17 @@ class BuggyMechanism(Mechanism):
 
     Args:
         share: Share of the noise that is really added.
-        bare: Coordinates without noise, from and to.
+        bare: Coordinates without noise.
         period: Number of rounds after which the noise repeats itself; never if None.
 
     Example:
-        >>> mechanism = BuggyMechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0, bare=(3, 5))
+        >>> mechanism = BuggyMechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0, bare=slice(3, 5))
         >>> (mechanism.noise(6, seed=0, clip_norm=1.0, expected_clients=10, round=0) == 0).tolist()
         [False, False, False, True, True, False]
     """
 
     share: float = 1.0
-    bare: tuple[int, int] = (0, 0)
+    bare: slice = field(default_factory=lambda: slice(0))
     period: int | None = None
 
     def noise(
@@ -251,7 +243,7 @@ class BuggyMechanism(Mechanism):
         repeated = round if self.period is None else round % self.period
         noise = super().noise(dim, seed, clip_norm, expected_clients, repeated, trial)
         noise *= self.share
-        noise[slice(*self.bare)] = 0
+        noise[self.bare] = 0
         return noise
 
 
@@ -269,29 +261,18 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
     Example:
         >>> correct = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0)
         >>> with_bug(correct, "bare:bias", {"weight": (3, 2), "bias": (3,)}).bare
-        (6, 9)
+        slice(6, 9, None)
     """
     if not mechanism.private:
         raise InputError(f"the bug {bug} needs noise: set noise_multiplier")
-    settings = {f.name: getattr(mechanism, f.name) for f in fields(Mechanism)}
-
-    def bare(tensor: str) -> Mechanism:
-        place = Layers.of(layers).slice_of(tensor)
-        return BuggyMechanism(**settings, bare=(place.start, place.stop))
-
-    return parse_kind(
+    planted: dict[str, Any] = parse_kind(
         bug,
         {
-            "noise:": lambda share: BuggyMechanism(**settings, share=check_positive("share", float(share))),
-            "bare:": bare,
-            "repeat:": lambda rounds: BuggyMechanism(**settings, period=check_count("rounds", int(rounds))),
+            "noise:": lambda share: {"share": check_positive("share", float(share))},
+            "bare:": lambda tensor: {"bare": Layers.of(layers).slice_of(tensor)},
+            "repeat:": lambda rounds: {"period": check_count("rounds", int(rounds))},
         },
         "bug must be noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N (the "
         f"same noise again after N rounds), got {bug!r}",
     )
-
-
-def _check_norm(name: str, norm: float) -> None:
-    """Raise `InputError` unless a norm is in the range that float32 arithmetic supports."""
-    if not _LEAST_NORM <= check_number(name, norm) <= _MOST_NORM:
-        raise InputError(f"{name} must be a positive number from {_LEAST_NORM:g} to {_MOST_NORM:g}, got {norm}")
+    return BuggyMechanism(clipping=mechanism.clipping, noise_multiplier=mechanism.noise_multiplier, **planted)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from coalmine.errors import InputError, check_count, did_you_mean
+from coalmine.errors import InputError, did_you_mean
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models import images, text, word_lstm
 from coalmine.usercode import describe_error, describe_type, errors_of, load_function
@@ -24,7 +24,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": images.logistic,
     "mlp": images.mlp,
     "ldp-cnn": images.ldp_cnn,
-    "leaf-cnn": images.leaf_cnn,
+    "leaf-cnn": images.LeafCNN,
     "resnet18-gn": images.resnet18_gn,
     "sent140-lstm": text.sent140_lstm,
     "shakespeare-lstm": text.shakespeare_lstm,
@@ -59,7 +59,6 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
         >>> sum(weight.numel() for weight in model.parameters())
         2410
     """
-    check_count("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         builder: Callable[..., object]

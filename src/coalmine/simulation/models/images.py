@@ -59,16 +59,16 @@ class LeafCNN(nn.Module):
     implies that the four blocks share one norm.
     """
 
-    def __init__(self, *, input_shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        sizes = [input_shape[0], *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
+        sizes = [task.input_shape[0], *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, 3, padding=2) for before, after in itertools.pairwise(sizes)
         )
         # One norm for all blocks: four would have 29,474 parameters, not the 29,282 of CANIFE.
         self.norm = nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS)
         self.pool = nn.MaxPool2d(2)
-        self.head = nn.Linear(self._features(torch.zeros(1, *input_shape)).shape[1], classes)
+        self.head = nn.Linear(self._features(torch.zeros(1, *task.input_shape)).shape[1], task.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (n, classes) for ``images`` (n, channels, height, width)."""
@@ -80,11 +80,6 @@ class LeafCNN(nn.Module):
         for convolution in self.convolutions:
             images = torch.relu(self.pool(self.norm(convolution(images))))
         return images.flatten(1)
-
-
-def leaf_cnn(task: Task) -> nn.Module:
-    """Build LEAF's CNN for CelebA as CANIFE audits it."""
-    return LeafCNN(input_shape=task.input_shape, classes=task.classes)
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError
 from coalmine.simulation.data.federated import Task
 
 
@@ -76,19 +76,14 @@ def sent140_lstm(task: Task, *, embedding: int = 300, hidden: int = 100, layers:
     With trained embeddings it has 241,802 + 300 v parameters for v tokens and two classes: CANIFE's 272,102 for its 101
     characters.
     """
-    return _token_lstm(task, embedding, hidden, layers)
+    tokens = vocabulary_size(task)
+    return TokenLSTM(tokens, task.classes, embedding, hidden, layers, per_position=task.per_position)
 
 
 def shakespeare_lstm(task: Task, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
     """Build LEAF's next-character model, for the last position or each one: 819,920 parameters for 80 characters."""
-    return _token_lstm(task, embedding, hidden, layers)
-
-
-def _token_lstm(task: Task, embedding: int, hidden: int, layers: int) -> nn.Module:
-    """Check the settings and build the module."""
-    for setting, value in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
-        check_count(setting, value)
-    return TokenLSTM(vocabulary_size(task), task.classes, embedding, hidden, layers, per_position=task.per_position)
+    tokens = vocabulary_size(task)
+    return TokenLSTM(tokens, task.classes, embedding, hidden, layers, per_position=task.per_position)
 
 
 def vocabulary_size(task: Task) -> int:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
+from coalmine.simulation.models.steps import Steps
 from coalmine.simulation.models.text import TiedLinear, vocabulary_size
 
 # Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
@@ -92,23 +92,24 @@ class WordLSTM(nn.Module):
         return WordLSTMSteps(self)
 
 
-class WordLSTMSteps:
-    """The model word by word, as the protocol ``Steps``: sequences with a common prefix share their (hidden, cell).
+class WordLSTMSteps(Steps):
+    """The model word by word: sequences with a common prefix share their (hidden, cell).
 
     The input's share of the gates is computed once per word, the recurrent share once per state however many words
-    continue it. The reference is ``RecomputedSteps``, which tests compare it with.
+    continue it. The reference is the base class, which tests compare it with.
     """
 
     def __init__(self, model: WordLSTM) -> None:
-        self.words = model.embedding.num_embeddings
+        super().__init__(model, model.embedding.num_embeddings)
         self._model = model
         self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
             # Which words are common, the model says itself: those it expects after a sample of single words.
-            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS), device=self._by_word.device)
+            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS))
             frequencies = self.log_probabilities(self.start(contexts[:, None])).exp().mean(0)
-            self._common = model.embedding.weight[frequencies.topk(min(_COMMON, self.words)).indices]
+            common = frequencies.topk(min(_COMMON, self.words)).indices
+            self._common = model.embedding.weight[common.to(self._device)]
 
     @torch.no_grad()
     def start(self, tokens: Tensor) -> tuple[Tensor, ...]:
@@ -118,7 +119,7 @@ class WordLSTMSteps:
             table.new_zeros(len(tokens), table.shape[1]),
             table.new_zeros(len(tokens), self._model.units),
         )
-        rows = torch.arange(len(tokens), device=table.device)
+        rows = torch.arange(len(tokens))
         for column in tokens.unbind(1):
             state = self.extend(state, rows, column)
         return state
@@ -127,7 +128,12 @@ class WordLSTMSteps:
     def extend(self, state: tuple[Tensor, ...], parents: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
         """Return states after one more word: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         hidden, cell = state
-        recurrent = self._recurrent(hidden)
+        parents, tokens = parents.to(self._device), tokens.to(self._device)
+        # A search returns to its states, so the recurrent shares of the last four are kept.
+        recurrent = next((share for known, share in self._recent if known is hidden), None)
+        if recurrent is None:
+            recurrent = self._model.recurrent_gates(hidden)
+            self._recent = [(hidden, recurrent), *self._recent[:3]]
         gates = self._by_word.index_select(0, tokens).add_(recurrent.index_select(0, parents))
         f, o, g = gates.chunk(3, 1)
         # tanh x = 2 σ(2x) − 1, because a sigmoid takes a third of the time of a tanh.
@@ -138,37 +144,29 @@ class WordLSTMSteps:
         tanh_cell = torch.mul(cell, 2).sigmoid_().mul_(2).sub_(1)
         return self._model.projection(tanh_cell.mul_(o)), cell
 
-    def _recurrent(self, hidden: Tensor) -> Tensor:
-        """Return the recurrent share of the gates; keeps the last four, because a search returns to its states."""
-        gates = next((recurrent for state, recurrent in self._recent if state is hidden), None)
-        if gates is None:
-            gates = self._model.recurrent_gates(hidden)
-            self._recent = [(hidden, gates), *self._recent[:3]]
-        return gates
-
     @torch.no_grad()
     def cost_floors(self, state: tuple[Tensor, ...], rows: Tensor, tokens: Tensor) -> Tensor:
         """Return lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), (n,).
 
         The normalizer over common words alone is at most that over all words.
         """
-        hidden = state[0]
+        hidden, rows, tokens = state[0], rows.to(self._device), tokens.to(self._device)
         normalizer = nn.functional.linear(hidden, self._common).logsumexp(1)
         logits = hidden.index_select(0, rows).mul_(self._model.embedding.weight.index_select(0, tokens)).sum(1)
-        return normalizer.index_select(0, rows) - logits
+        return (normalizer.index_select(0, rows) - logits).cpu()
 
     @torch.no_grad()
     def log_probabilities(self, state: tuple[Tensor, ...]) -> Tensor:
         """Return the log-probability of every next word, (n, words)."""
         logits = nn.functional.linear(state[0], self._model.embedding.weight)
-        return torch.log_softmax(logits, 1, out=logits)  # in place, since (n, words) is large
+        return torch.log_softmax(logits, 1, out=logits).cpu()  # in place, since (n, words) is large
 
 
 def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:
     """Build the word-level CIFG-LSTM of Hard et al. (2018)."""
     return WordLSTM(
         words=vocabulary_size(task),
-        embedding=check_count("embedding", embedding),
-        units=check_count("units", units),
+        embedding=embedding,
+        units=units,
         ignored=task.ignored,
     )
