@@ -20,7 +20,7 @@ NEEDS = {"opacus": "opacus", "flower": "flwr", "integrations": "nvflare"}
 @pytest.mark.parametrize(
     ("page", "least"),
     [
-        ("training", 15),
+        ("simulation", 15),
         ("estimators", 15),
         ("claims", 8),
         ("one-shot", 10),
