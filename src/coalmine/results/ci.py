@@ -57,9 +57,9 @@ def annotation_lines(gate: Gate) -> list[str]:
     Example:
         >>> from coalmine import check_mechanism
         >>> from coalmine.results.gate import judge
-        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
         >>> annotation_lines(judge([result], max_epsilon=1.0))
-        ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
+        ['::error title=mechanism%2C release::ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
     """
     errors = [("gate", gate.unchecked)] if gate.unchecked else []
     errors += [(failure.result.name, gate.reason(failure)) for failure in gate.failures]

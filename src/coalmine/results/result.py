@@ -418,7 +418,7 @@ class Results(tuple[Result, ...], Showable):
 
     Example:
         >>> from coalmine import check_mechanism
-        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
         >>> results = Results([result, result])
         >>> len(str(results).splitlines())  # a table
         3
