@@ -88,3 +88,8 @@ def test_the_last_rounds_and_frozen_rounds_draw_from_their_own_streams():
         slot = generator(5, "cohort", 1, 2 * trial + 1, 3).permutation(2)[1]
         drawn = Epochs(2).draw(10, rounds=4, seed=5, round=3, trial=trial)
         assert drawn.tolist() == sorted(order[5 * slot : 5 * slot + 5])
+
+
+def test_many_rounds_need_a_finer_grid():
+    event, _ = Poisson(0.01).event([(4.0, 7_900_000)])
+    assert pld_step(event, 10.0, 1) == 0.5e-4  # √(2e-3 · 10 / 7.9e6) = 0.503e-4, down to a power of two of 1e-4
