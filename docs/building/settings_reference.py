@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from coalmine.config.settings import Settings, accepted, toml_value
-from coalmine.methods import registry
 from coalmine.runs.settings import TRAINING, all_tables, table_settings
 from coalmine.simulation.settings import TrainingSettings
 
@@ -20,17 +19,20 @@ Unknown names and wrong values are reported with their line. `make docs` generat
 def reference() -> str:
     """Return ``docs/config.md``: every table and key with type, default and meaning."""
     parts = [_HEAD]
-    for name in all_tables():
-        parts += _section("##", name, table_settings(name)())
     plain = {path: value for path, _, value in TrainingSettings().walk()}
-    for method in registry.runnable():
-        # A method with its own kind of training has other defaults, also where it shares [training].
-        if method.training_type is not None and method.training_table != TRAINING:
-            special = table_settings(TRAINING, [method.name])().walk()
-            changed = [(path, value) for path, _, value in special if path in plain and value != plain[path]]
-            parts.append(f"## [training] with [{method.name}]\n")
-            parts.append(f"Defaults that differ where {method.name} shares the training:\n")
-            parts.append(_table(("key", "default"), [(f"`{path}`", _default(value)) for path, value in changed]))
+    for name in all_tables():
+        defaults = table_settings(name)()
+        if name == TRAINING or not isinstance(defaults, TrainingSettings):
+            parts += _section("##", name, defaults)
+            continue
+        # A second training has the keys of the first: only its defaults are worth a table.
+        changed = [(path, value) for path, _, value in defaults.walk() if path in plain and value != plain[path]]
+        parts.append(f"## [{name}]\n")
+        parts.append(
+            f"{(type(defaults).__doc__ or '').strip()} It has the keys of [{TRAINING}], with these defaults; they also "
+            f"apply to [{TRAINING}] where its method shares that:\n"
+        )
+        parts.append(_table(("key", "default"), [(f"`{path}`", _default(value)) for path, value in changed]))
     return "\n".join(parts)
 
 
