@@ -1,6 +1,6 @@
 """Reads scores, losses and ranks from CSV, NPZ and JSON files. Errors name the file, the row and the column.
 
-The accepted layouts are described in docs/files.md.
+The accepted layouts are described in docs/runs.md.
 """
 
 from __future__ import annotations
