@@ -20,7 +20,10 @@ class FakeModule(_DummyBackendModule):
 # torch's own way to write a device in Python.
 _setup_privateuseone_for_python_backend("fake", backend_module=FakeModule())
 FAKE = torch.device("fake:0")
-_MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+# Lengths and batch sizes of packed sequences are on the CPU, as in torch.
+_MOVES = (
+    torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default, torch.ops.aten._pack_padded_sequence.default,
+)  # fmt: skip
 
 
 class FakeTensor(torch.Tensor):
@@ -77,6 +80,8 @@ class FakeTensor(torch.Tensor):
             return kwargs["out"]
         if function._schema.is_mutable:  # in place; a name such as __rshift__ does not tell
             return args[0] if isinstance(args[0], cls) else None
+        if function is torch.ops.aten._pack_padded_sequence.default:
+            return cls(result[0]), result[1]
         return tree_map(lambda x: cls(x) if stays and isinstance(x, torch.Tensor) else x, result)
 
 

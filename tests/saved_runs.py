@@ -36,7 +36,7 @@ def write_run(
             warnings=[f"beware of {phrase}"],
             **more,
         )
-        write_scores(result, directory)
+        write_scores([result], directory)
         results.append(result)
         return result
 

@@ -113,7 +113,7 @@ def assert_private(
         >>> assert_private(unclipped_mean, noise_multiplier=2.0, dim=500, clients=20)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        AssertionError: The output moved by 996 times what the noise covers when one client with an update of 1,000...
+        AssertionError: The output moved by 1,000 times what the noise covers when one client with an update of 1,000...
         ...
     """
     __tracebackhide__ = True
@@ -433,7 +433,7 @@ def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) ->
     __tracebackhide__ = True
     if bound.epsilon <= claim:
         return bound
-    shown = summary.FLAGGING.format(times=summary.times_at_least(bound.epsilon))
+    shown = summary.FLAGGING.format(times=summary.times(bound.epsilon, "at least "))
     raise AssertionError(
         f"The claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
         f"{100 * (1 - false_alarm_rate):g}% confidence.\n"

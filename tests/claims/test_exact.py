@@ -21,7 +21,7 @@ from coalmine.claims import (
     round_epsilon,
 )
 from coalmine.claims.accountants import check_accountant, extent_of, pld_step
-from coalmine.claims.claim import _local_curve, _rdp_deltas, _rounds_curve
+from coalmine.claims.claim import _local_curve, _rounds_curve
 from coalmine.claims.rounds import _grouped
 from coalmine.stats import ApproximateDP, GaussianDP
 
@@ -75,17 +75,6 @@ def test_curves_of_renyi_accountants_are_conversions_of_the_closed_form(accounta
         assert delta == pytest.approx(min(1.0, math.exp(log_deltas.min())), rel=1e-9)
         # Both conversions are upper limits on the exact δ.
         assert delta >= gaussian_delta(epsilon, math.sqrt(0.75)) * (1 - 1e-9)
-
-
-def test_the_least_renyi_order_decides():
-    class Fake:
-        _orders, _rdp = np.array([2.0, 5.0]), np.array([0.3, 0.9])
-
-    plain = _rdp_deltas(Fake(), np.array([0.0, 1.0, 2.0]), improved=False)
-    expected = [1.0, min(math.exp(-0.7), math.exp(4 * -0.1)), min(math.exp(-1.7), math.exp(4 * -1.1))]
-    assert plain.tolist() == pytest.approx(expected, rel=1e-12)
-    improved = _rdp_deltas(Fake(), np.array([2.0]), improved=True)[0]
-    assert improved == pytest.approx(min(math.exp(-1.7) / 2 / 2, math.exp(-4.4) * 0.8**4 / 5), rel=1e-12)
 
 
 @pytest.mark.parametrize(("epsilon", "reports"), [(0.5, 2), (0.5, 3), (1.3, 5)])

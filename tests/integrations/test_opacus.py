@@ -316,7 +316,7 @@ def test_trainings_that_cannot_be_audited_raise():
 
 
 def test_too_few_and_too_many_steps_give_a_warning():
-    for announced, sentence in ((BATCHES + 4, "8 of the 12 announced"), (BATCHES - 3, "3 steps more than the 5")):
+    for announced, sentence in ((BATCHES + 4, "8 of the 12 announced"), (BATCHES - 3, "8 steps, of which 5")):
         private = Private()
         audit = private.audit(announced, canaries=30, views=["final-change"])
         private.train()

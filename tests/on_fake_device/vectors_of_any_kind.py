@@ -194,24 +194,6 @@ def test_a_list_of_tensors_is_the_vector_of_all_their_numbers_on_the_first_devic
         checked_contribution(Contribution(pieces, clients=30.0), dim=1000, clip_norm=1.0, round=0)
 
 
-def test_a_sharded_state_dict_is_the_state_dict():
-    model = torch.nn.Sequential(torch.nn.Linear(60, 80), torch.nn.Linear(80, 10))
-    items = list(model.state_dict().items())
-    shards_of = [dict(items[:1]), dict(items[1:])]
-    audits = [
-        OneShot(dim, rounds=1, canaries=50, view="updates") for dim in (model.state_dict(), shards_of, tuple(shards_of))
-    ]
-    assert {audit.dim for audit in audits} == {5690}
-    totals = []
-    for audit in audits:
-        totals.append(audit.plant(0, clip_norm=1.0).total)
-        audit.observe(0, update=shards_of, divisor=10.0)
-    assert all(torch.equal(total, totals[0]) for total in totals)
-    np.testing.assert_array_equal(audits[0].scores()[0], audits[1].scores()[0])
-    with pytest.raises(InputError, match=r"'0.weight' is in several shards"):
-        vectors.flat([shards_of[0], *shards_of])
-
-
 def test_a_tensor_that_is_spread_over_processes_says_what_to_give():
     class Distributed(torch.Tensor):
         def full_tensor(self):

@@ -28,7 +28,6 @@ COMMANDS = {
     "account": ["account", "--noise-multiplier", "1"],
     "plan": ["plan", "--noise-multiplier", "3", "--rounds", "10", "--clients", "50"],
     "plan-counted": ["plan", "--noise-multiplier", "2", "--sampling", "poisson:0.5", "--rounds", "2", "--dim", "100"],
-    "exposure": ["exposure", "examples/losses.csv"],
     "audit-exposure": ["audit", "exposure", "--file", "examples/losses.csv"],
     "audit-one-shot": ["audit", "one-shot", *FAST, "--view", "final-change", "--view", "updates"],
     "audit-mechanism": ["audit", "mechanism", "--noise-multiplier", "1", "--dim", "2000", "--canaries", "50"],

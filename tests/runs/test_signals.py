@@ -1,12 +1,10 @@
 """Locks end with their process, SIGTERM saves the round, and threads change no bit."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -46,29 +44,6 @@ client = {epochs = 1, batch_size = "all"}
 canaries = 10
 view = ["final-change"]
 """
-
-
-def hold(path, pipe):
-    with RunDirectory(path).claimed("x = 1"):
-        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-        worker.start()
-        pipe.send(worker.pid)
-        time.sleep(60)
-
-
-def test_a_lock_ends_with_its_owner_although_forked_workers_live_on(tmp_path):
-    ours, theirs = multiprocessing.Pipe()
-    owner = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, theirs))
-    owner.start()
-    worker = ours.recv()
-    try:
-        assert RunDirectory(tmp_path).standing()[0] == "running"
-        owner.kill()
-        owner.join()
-        os.kill(worker, 0)  # it lives
-        assert RunDirectory(tmp_path).standing()[0] == "stopped"
-    finally:
-        os.kill(worker, signal.SIGKILL)
 
 
 def test_sigterm_stops_a_run_that_then_resumes_to_the_same_bytes(tmp_path, run, monkeypatch):

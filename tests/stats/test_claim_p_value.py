@@ -25,7 +25,6 @@ from coalmine.stats.claim_tests import ClaimTests, RankSum, even_ranks, known_nu
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
 from coalmine.stats.one_run import guess_power, planned_tests
-from coalmine.stats.sequential import as_estimates
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import GroupCurve
 
@@ -124,14 +123,14 @@ def test_dependent_scores_are_tested_by_guesses_alone():
 @pytest.mark.parametrize("arguments", [{"design": "other"}, {"dependent": True}])
 def test_impossible_designs_raise(arguments):
     with pytest.raises(InputError):
-        ClaimTests(overlapping(), **arguments)
+        ClaimTests(overlapping(), **arguments).p_value(CLAIM)
 
 
 def test_dependent_scores_need_observed_nonmembers_and_coin_flips_need_fair_numbers():
     with pytest.raises(InputError, match="dependent scores"):
         ClaimTests(Scores([0.1, 0.2], null=NormalNull()), design="coin-flips", dependent=True)
     with pytest.raises(InputError, match="fair coin flips"):
-        ClaimTests(Scores(np.arange(60.0), np.arange(4.0)), design="coin-flips")
+        ClaimTests(Scores(np.arange(60.0), np.arange(4.0)), design="coin-flips").p_value(CLAIM)
 
 
 def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
@@ -196,18 +195,6 @@ def test_exposure_among_infinitely_many_references_is_exponential_in_bits():
     chance = RandomGuessing(math.inf)
     for p in (0.025, 0.5, 0.9):
         assert chance.quantile(p) == pytest.approx(-math.log2(1 - p), rel=1e-9)
-
-
-def test_bounds_become_estimates_where_the_number_of_trials_was_not_fixed():
-    bound = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="luck")
-    bare = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="")
-    fit = Estimate("gaussian-fit", 2.0)
-    first, second, third = as_estimates([bound, bare, fit])
-    assert not first.valid
-    assert not second.valid
-    assert third == fit
-    assert first.assumes.startswith("luck; the number of trials was fixed")
-    assert second.assumes.startswith("the number of trials was fixed")
 
 
 def test_stricter_bounds_halve_the_significance_each_time():

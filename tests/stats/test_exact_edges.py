@@ -24,9 +24,8 @@ from coalmine.stats.joint_boundary import _RATIO, JointBoundary
 from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
 from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
-from coalmine.stats.sequential import EProcess, _ranks, as_estimates
-from coalmine.stats.simultaneous_bound import any_rejects, claim_families, gdp, joint_p_value, significance_levels
-from coalmine.stats.tradeoff import PrivacyProfile
+from coalmine.stats.sequential import EProcess, _past_events
+from coalmine.stats.simultaneous_bound import claim_families, gdp, joint_p_value, significance_levels
 
 NOTHING = ApproximateDP(0.0, 0.0)
 
@@ -56,7 +55,8 @@ def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshol
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 50, 1000])
 def test_ranks_are_powers_of_one_and_a_half_up_to_all_scores(count):
     powers = {int(1.5**k) for k in range(40)}
-    assert _ranks(count).tolist() == sorted({rank for rank in powers if rank < count} | {count})
+    lowest = _past_events(np.arange(count) % 2 == 0, np.arange(count, 0.0, -1.0))[0][1]  # −rank at each rank
+    assert (-lowest).tolist() == sorted({rank for rank in powers if rank < count} | {count})
 
 
 @pytest.mark.parametrize("members", [1, 5, 40, 1000])
@@ -135,26 +135,14 @@ def test_mirrored_losses_have_the_mirrored_fit(power):
 )
 def test_trials_need_one_boolean_for_each_score(coins, shape):
     with pytest.raises(InputError, match="booleans"):
-        EProcess(np.ones((1, 1)), np.zeros((1, 1))).update(coins, np.zeros(shape))
+        EProcess(np.ones(1), 0.0).update(coins, np.zeros(shape))
 
 
-@pytest.mark.parametrize(
-    ("epsilons", "deltas"), [([0.0, 1.0], [0.1, 0.2]), ([1.0, 1.0], [0.2, 0.1]), ([-0.1, 1.0], [0.2, 0.1])]
-)
-def test_profiles_fall_and_begin_at_zero_or_later(epsilons, deltas):
-    with pytest.raises(ValueError, match="privacy profile"):
-        PrivacyProfile(np.array(epsilons), np.array(deltas))
-
-
-def test_bounds_have_ten_stricter_values_and_lose_their_validity_with_a_reason():
+def test_bounds_have_ten_stricter_values():
     bound = Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="").with_stricter(lambda level: level)
     assert [level for level, _ in bound.stricter] == pytest.approx([1 - 0.1 / 2**k for k in range(1, 11)])
     assert bound.to_dict()["stricter"] == [list(pair) for pair in bound.stricter]
     assert {"stricter", "doubtful", "few_scores"}.isdisjoint(Estimate("split", 1.0).to_dict())
-    (mere,) = as_estimates([bound])
-    assert (mere.valid, mere.assumes) == (False, "the number of trials was fixed in advance, which does not hold here")
-    (named,) = as_estimates([Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="all is well")])
-    assert named.assumes.startswith("all is well; the number")
 
 
 @pytest.mark.parametrize("threshold", [None, 2.5])
@@ -174,8 +162,7 @@ def test_the_gdp_bound_is_where_the_tests_stop_to_reject():
     mu = largest(lambda mu: float(epsilon_gdp(mu, 1e-3)) - bound)
     families = claim_families(scores, "fixed", GaussianDP(0.0))
     assert bound > 0.5
-    assert any_rejects(families, 0.1, GaussianDP(mu * 0.999))
-    assert not any_rejects(families, 0.1, GaussianDP(mu * 1.001))
+    assert joint_p_value(families, GaussianDP(mu * 0.999)) <= 0.1 < joint_p_value(families, GaussianDP(mu * 1.001))
 
 
 def test_one_run_p_values_look_back_to_the_likeliest_number_of_right_guesses():

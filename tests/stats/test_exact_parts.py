@@ -33,7 +33,7 @@ from coalmine.stats.rank_tests import (
     two_tailed_curve_test,
     two_tailed_tests,
 )
-from coalmine.stats.sequential import EProcess, SequentialBound, SequentialTest, _Bets, supporting_intercepts
+from coalmine.stats.sequential import SequentialBound
 
 
 def tied(seed, members=23, nonmembers=19):
@@ -186,40 +186,12 @@ def test_the_anytime_bound_is_the_last_of_the_rejected_claims():
     for confidence in (0.6, 0.9, 0.999):
         needed = math.log(1 / (1 - confidence))
         peaks = itertools.takewhile(
-            lambda pair, needed=needed: pair[1] >= needed, zip(bound.epsilons, bound._process.log_peak, strict=True)
+            lambda pair, needed=needed: pair[1] >= needed, zip(bound.epsilons, bound.log_peak, strict=True)
         )
         expected = max((epsilon for epsilon, _ in peaks), default=0.0)
         assert bound.lower(confidence) == expected
         assert bound.refuted(confidence) == (expected > 0.52)
     assert bound.lower(0.6) > bound.lower(0.999)
-
-
-def test_a_curve_is_refuted_once_its_p_value_is_small_enough():
-    rng = np.random.default_rng(0)
-    test = SequentialTest(GaussianDP(1.0))
-    coins = rng.random(60) < 0.5
-    test.update(coins, rng.normal(1.9 * coins, 1.0))
-    assert 0.0005 < test.p_value < 0.5
-    assert test.refuted(1 - test.p_value * 1.001)
-    assert not test.refuted(1 - test.p_value * 0.999)
-
-
-def test_a_curve_is_tested_by_25_lines_with_slopes_from_1_to_e_to_the_8th():
-    rng = np.random.default_rng(1)
-    test, slopes = SequentialTest(GaussianDP(1.0)), np.exp(np.arange(25) / 3)
-    process = EProcess(np.exp(-np.arange(25) / 3)[None], supporting_intercepts(GaussianDP(1.0), slopes)[None])
-    coins = rng.random(60) < 0.5
-    scores = rng.normal(2.2 * coins, 1.0)
-    test.update(coins, scores)
-    process.update(coins, scores)
-    assert test.p_value == pytest.approx(math.exp(-process.log_peak[0]), rel=1e-9)
-    assert 1e-6 < test.p_value < 0.3
-
-
-def test_no_bets_leave_the_wealth_as_it_is():
-    bets = _Bets.none(3)
-    assert (bets.thresholds.shape, bets.gains.shape) == ((2, 3), (8, 3))
-    assert not bets.log_factors(np.array([[True], [False]]), np.array([[1e300], [-1e300]])).any()
 
 
 # Normal distributions

@@ -41,16 +41,16 @@ def test_canaries_of_one_trial_make_one_bet(canaries):
     rng = np.random.default_rng(canaries)
     coins = rng.random((40, canaries)) < 0.5
     scores = rng.normal(3.0 * coins)
-    process = EProcess(np.exp(-np.array([[0.5], [2.0]])), np.zeros((2, 1)))
+    process = EProcess(np.array([0.5, 2.0]), 0.0)
     process.update(coins[:20], scores[:20])
-    bets, before = process._bets, np.array(process.log_wealth)
+    thresholds, gains, before = process._thresholds, process._gains, np.array(process.log_wealth)
     assert process._refit_at > 20  # the next trial has the same bets
     process.update(coins[20:21], scores[20:21])
     for claim in range(2):
         factors = []
         for coin, score in zip(coins[20], scores[20], strict=True):
-            outcome = (score >= bets.thresholds[0, claim]) + 2 * (score <= -bets.thresholds[1, claim]) + 4 * coin
-            factors.append(np.exp(bets.gains[outcome, claim]))
+            outcome = (score >= thresholds[0, claim]) + 2 * (score <= -thresholds[1, claim]) + 4 * coin
+            factors.append(np.exp(gains[outcome, claim]))
         assert process.log_wealth[claim] == pytest.approx(before[claim] + np.log(np.mean(factors)))
 
 

@@ -176,7 +176,6 @@ def test_random_guessing_suggests_no_epsilon_at_any_quantile(quantile: float) ->
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: epsilon_from_exposure(math.nan), "exposure .* got nan"),
         (lambda: epsilon_from_exposure(2, 1), "quantile .* got 1"),
         (lambda: group_parameters(1, 1.5, 2), "delta .* got 1.5"),
         (lambda: group_parameters(1, 0.1, 2.5), "copies .* got 2.5"),
@@ -208,7 +207,7 @@ def test_low_fpr_epsilon_does_not_lose_a_reference_to_rounding() -> None:
 
 @pytest.mark.parametrize(
     ("fpr", "message"),
-    [(0.0005, r"got 0.0005 \* 1000"), (0, "fpr .* got 0"), (1.1, "got 1.1")],
+    [(0.0005, "1000 references, got 0.0005"), (0, "fpr .* got 0"), (1.1, "got 1.1")],
 )
 def test_a_false_positive_rate_below_one_reference_raises(fpr: float, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -65,7 +65,7 @@ def test_clopper_pearson_covers_every_rate():
 
 
 def test_a_valid_bound_cannot_carry_another_epsilon():
-    with pytest.raises(ValueError, match=r"1\.0.*2\.0"):
+    with pytest.raises(ValueError, match="lower end"):
         Estimate("x", 2.0, lower=1.0, confidence=0.95, valid=True)
 
 

@@ -29,7 +29,7 @@ def test_the_roc_hull_lies_above_every_threshold(members, nonmembers):
     fpr, tpr = scores.roc
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
     _, tp, fp = scores.all_counts
-    assert np.all(scores.tpr_at(fp / nonmembers.size) >= tp / members.size - 1e-12)
+    assert np.all(np.interp(fp / nonmembers.size, fpr, tpr) >= tp / members.size - 1e-12)
 
 
 @given(tied, tied)
@@ -61,13 +61,8 @@ def test_a_deterministic_shift_has_its_known_metrics():
     x = special.ndtri((np.arange(10**4) + 0.5) / 10**4)
     scores = Scores(x + 1, x)
     assert scores.auroc == pytest.approx(0.76034318, abs=5e-9)
-    assert float(scores.tpr_at(0.01)) == pytest.approx(0.0927143, abs=5e-8)
     assert scores.max_accuracy == pytest.approx(0.6915)
     assert epsilon_from_counts(scores.counts(1.0), delta=1e-6).lower == pytest.approx(1.0826592, abs=5e-8)
-
-
-def test_a_useless_score_has_area_one_half():
-    assert Scores(np.ones(5), np.ones(7)).auroc == 0.5
 
 
 def test_the_input_is_neither_changed_nor_shared():
@@ -101,3 +96,7 @@ def test_scores_need_nonmembers_or_a_null_but_not_both():
         Scores([1.0], [0.0], NormalNull())
     with pytest.raises(InputError, match="observed"):
         Scores([1.0], null=NormalNull()).counts(0.0)
+
+
+def test_a_useless_score_has_area_one_half():
+    assert Scores(np.ones(5), np.ones(7)).auroc == 0.5

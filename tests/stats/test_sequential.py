@@ -13,19 +13,16 @@ from coalmine.stats.epsilon import Estimate
 from coalmine.stats.sequential import (
     EProcess,
     SequentialBound,
-    SequentialTest,
-    _Bets,
     _kelly,
+    _log_gains,
     _past_events,
-    supporting_intercepts,
 )
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 ALPHA = 0.05
 
 
 def process(epsilon, delta=0.0):
-    return EProcess(np.exp(-np.atleast_2d(np.array(epsilon, dtype=float))), np.full((1, np.size(epsilon)), delta))
+    return EProcess(np.array([epsilon], dtype=float), delta)
 
 
 def hockey_stick(p, q, epsilon):
@@ -122,57 +119,58 @@ def test_a_smaller_delta_than_the_true_one_makes_bets_favorable():
 
 
 def test_bets_are_the_ones_that_are_proved_fair():
-    # Independent of the implementation: 1 + λ(1{in, A} − s·1{out, A} − d/2) + μ(1{out, C} − t·1{in, C} − e/2).
-    (s, d, stake_a), (t, e, stake_c) = (3.0, 0.2, 0.4), (1.5, 0.3, 0.3)
-    lam, mu = stake_a / (s + d / 2), stake_c / (t + e / 2)
-    odds = np.array([[(1 - d / 2) / (s + d / 2)], [(1 - e / 2) / (t + e / 2)]])
-    fee = np.array([[d / 2 / (s + d / 2)], [e / 2 / (t + e / 2)]])
-    bets = _Bets.of(np.array([[1.0], [-0.5]]), np.array([[stake_a], [stake_c]]), odds, fee)  # A: ≥ 1, C: ≤ ½
+    # Independent of the implementation: 1 + λ(1{in, A} − s·1{out, A} − d/2) + μ(1{out, C} − s·1{in, C} − d/2).
+    s, d, stake_a, stake_c = 3.0, 0.2, 0.4, 0.3
+    lam, mu = stake_a / (s + d / 2), stake_c / (s + d / 2)
+    odds, fee = np.array([(1 - d / 2) / (s + d / 2)]), np.array([d / 2 / (s + d / 2)])
+    gambler = process(math.log(s), d)
+    assert (gambler._odds, gambler._fee) == (pytest.approx(odds), pytest.approx(fee))
+    gambler._thresholds = np.array([[1.0], [-0.5]])  # A: ≥ 1, C: ≤ ½
+    gambler._gains = _log_gains(np.array([[stake_a], [stake_c]]), odds, fee)
     for coin, score in itertools.product((True, False), (0.0, 0.5, 0.7, 1.0, 2.0)):
         in_a, in_c = score >= 1, score <= 0.5
-        gain = lam * (in_a * (1 if coin else -s) - d / 2) + mu * (in_c * (-t if coin else 1) - e / 2)
-        factor = math.exp(bets.log_factors(np.array([[coin]]), np.array([[score]]))[0, 0])
+        gain = lam * (in_a * (1 if coin else -s) - d / 2) + mu * (in_c * (-s if coin else 1) - d / 2)
+        factor = math.exp(gambler._log_factors(np.array([[coin]]), np.array([[score]]))[0, 0])
         assert factor == pytest.approx(1 + gain)
 
 
 @pytest.mark.parametrize("stakes", [(0.9, 0.9), (0.9, 0.5), (0.5, 0.9)])
-@pytest.mark.parametrize("fees", [(0.4, 0.4), (0.9, 0.3), (0.3, 0.9)])
-def test_no_trial_can_cost_all_of_the_wealth(stakes, fees):
-    stake, fee = np.array(stakes)[:, None], np.array(fees)[:, None]
-    bets = _Bets.of(np.zeros((2, 1)), stake, np.full((2, 1), 0.2), fee)
+@pytest.mark.parametrize("fee", [0.3, 0.4, 0.9])
+def test_no_trial_can_cost_all_of_the_wealth(stakes, fee):
+    gains = _log_gains(np.array(stakes)[:, None], np.array([0.2]), np.array([fee]))
     # A wrong bet at each end, with the other bet's fee.
-    worst = max(stakes[0] + stakes[1] * fees[1], stakes[1] + stakes[0] * fees[0])
-    assert np.exp(bets.gains).min() == pytest.approx(1 - min(worst, 0.999))
+    worst = max(stakes[0] + stakes[1] * fee, stakes[1] + stakes[0] * fee)
+    assert np.exp(gains).min() == pytest.approx(1 - min(worst, 0.999))
 
 
 @pytest.mark.parametrize("seed", [2, 3, 39, 43])
-def test_events_and_lines_are_the_ones_that_would_have_grown_fastest(seed):
-    # Two claims of two lines each; every event, line and stake is tried.
+def test_events_are_the_ones_that_would_have_grown_fastest(seed):
+    # Two claims; every event and stake is tried.
     rng = np.random.default_rng(seed)
     coins = rng.random(60) < 0.5
     scores = np.round(rng.normal(1.5 * coins, 1.0), 1)
-    slopes, intercepts = np.exp(np.array([[0.0, 0.5], [0.2, 1.0]])), np.array([[0.15, 0.02], [0.1, 0.03]])
-    gambler = EProcess(1 / slopes, intercepts)
+    epsilons, d = np.array([0.0, 1.0]), 0.05
+    gambler = EProcess(epsilons, d)
     gambler._past = [(coins, scores)]
     gambler._refit()
     thresholds, right, wrong = _past_events(coins, scores)
     stakes = np.linspace(0, 0.999, 2000)
     for claim, tail in itertools.product(range(2), range(2)):
-        best = (-math.inf, 0.0, 0.0, 0, 0.0)
-        for line, event in itertools.product(range(2), range(thresholds.shape[1])):
-            s, d = slopes[claim, line], intercepts[claim, line]
+        best = (-math.inf, 0.0, 0.0)
+        s = math.exp(epsilons[claim])
+        odds, fee = (1 - d / 2) / (s + d / 2), d / 2 / (s + d / 2)
+        for event in range(thresholds.shape[1]):
             # Eight imagined trials with the event, in which the odds of a right bet are e^½ times the slope.
             imagined = 8 * math.exp(0.5) * s / (1 + math.exp(0.5) * s)
             r, w = right[tail, event] + imagined, wrong[tail, event] + 8 - imagined
-            odds, fee = (1 - d / 2) / (s + d / 2), d / 2 / (s + d / 2)
             without = coins.size + 8 - r - w
             growth = r * np.log1p(odds * stakes) + w * np.log1p(-stakes) + without * np.log1p(-fee * stakes)
             at = int(np.argmax(growth))
-            best = max(best, (growth[at], thresholds[tail, event], stakes[at], odds, fee))
-        _, threshold, stake, odds, fee = best
-        assert gambler._bets.thresholds[tail, claim] == threshold
+            best = max(best, (growth[at], thresholds[tail, event], stakes[at]))
+        _, threshold, stake = best
+        assert gambler._thresholds[tail, claim] == threshold
         # Outcomes without the other tail's event differ by this tail's gain and by its fee.
-        factors = np.exp(gambler._bets.gains[:, claim])
+        factors = np.exp(gambler._gains[:, claim])
         neither, event_alone = (4, 5) if tail == 0 else (0, 2)
         gain = factors[event_alone] - factors[neither]
         assert gain == pytest.approx(0.85 * stake * (odds + fee), abs=1e-3)
@@ -210,10 +208,10 @@ def test_bets_depend_on_the_past_only():
     bound, other = SequentialBound(), SequentialBound()
     bound.update(coins, scores)
     other.update(coins[:-1], scores[:-1])
-    before = other._process.log_wealth
+    before = other.log_wealth
     other.update(bool(coins[-1]), float(scores[-1]))
-    assert np.array_equal(bound._process.log_wealth, other._process.log_wealth)
-    assert not np.array_equal(before, other._process.log_wealth)
+    assert np.array_equal(bound.log_wealth, other.log_wealth)
+    assert not np.array_equal(before, other.log_wealth)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
@@ -225,7 +223,7 @@ def test_trials_may_come_one_by_one_or_in_batches(chunk):
     whole.update(coins, scores)
     for start in range(0, 150, chunk):
         parts.update(coins[start : start + chunk], scores[start : start + chunk])
-    assert np.array_equal(whole._process.log_peak, parts._process.log_peak)
+    assert np.array_equal(whole.log_peak, parts.log_peak)
     assert parts.trials == 150
     assert whole.estimate() == parts.estimate()
 
@@ -283,13 +281,6 @@ def test_a_true_claim_is_refuted_ever_in_at_most_5_percent(new, sample):
     assert false_alarms(new, sample, 250, 400, seed=2) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 250)
 
 
-def test_a_true_curve_is_refuted_ever_in_at_most_5_percent():
-    intercepts = supporting_intercepts(GaussianDP(1.0), np.exp(np.linspace(0, 8, 25)))
-    inverse = np.exp(-np.linspace(0, 8, 25))[None]
-    rate = false_alarms(lambda: EProcess(inverse, intercepts[None]), lambda n, rng: gaussian(1.0, n, rng), 200, 300, 3)
-    assert rate <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 200)  # fails by chance with probability 0.3%
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.62, 2.0])
 def test_the_bound_exceeds_the_true_epsilon_ever_in_at_most_5_percent(epsilon):
     # The bound never falls, so its last value is the one at the worst moment. Fails by chance with probability 0.3%.
@@ -340,34 +331,6 @@ def test_bounds_approach_the_true_epsilon():
     bound = SequentialBound(delta=1e-5)
     bound.update(*gaussian(1.0, 10_000, rng))
     assert 1.5 < bound.lower() < 4.377
-
-
-def test_half_of_the_claimed_noise_is_refuted_by_the_curve_long_before_epsilon():
-    rng = np.random.default_rng(0)
-    coins, scores = gaussian(2.0, 300, rng)
-    test, bound = SequentialTest(GaussianDP(1.0)), SequentialBound(delta=1e-5, claim=4.377)
-    test.update(coins, scores)
-    bound.update(coins, scores)
-    assert test.refuted()
-    assert test.p_value < 1e-3
-    assert test.trials == 300
-    assert not bound.refuted()
-
-
-def test_lines_lie_just_above_the_curve():
-    epsilons = np.linspace(0, 5, 11)
-    for mu in (0.3, 1.0, 3.0):
-        # Balle & Wang (2018): δ of the Gaussian mechanism at ε.
-        exact = special.ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * special.ndtr(-mu / 2 - epsilons / mu)
-        intercepts = supporting_intercepts(GaussianDP(mu), np.exp(epsilons))
-        assert np.all(intercepts >= exact)
-        assert np.all(intercepts <= exact + 3e-4)
-    slopes = np.exp([1.0, 2.0])
-    # Rounding up costs at most slope · FPR · step: e · 0.27 · 2e-4, where the curve of (1, 0.01)-DP has its kink.
-    assert supporting_intercepts(ApproximateDP(1.0, 0.01), slopes) == pytest.approx([0.01, 0.01], abs=1.5e-4)
-    fpr = np.linspace(0, 1, 1001)
-    for slope, intercept in zip(slopes, supporting_intercepts(GaussianDP(1.0), slopes), strict=True):
-        assert np.all(GaussianDP(1.0).tpr(fpr) <= slope * fpr + intercept)
 
 
 def test_estimate_refutation_and_p_value_agree():

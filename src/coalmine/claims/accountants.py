@@ -33,8 +33,6 @@ _WHOLE_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512
 
 def check_accountant(accountant: str | None, sampling: Sampling) -> str:
     """Return the requested accountant, or the tightest one that supports the sampling if none is named."""
-    if not isinstance(sampling, Sampling):
-        raise InputError(f"sampling must be an object such as Poisson(0.01), got {sampling!r}: use parse_sampling")
     if accountant is None:
         return "rdp" if isinstance(sampling, FixedSize) else "pld"
     if accountant not in ACCOUNTANTS:

@@ -16,6 +16,7 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.claims.accountants import (
+    ACCOUNTANTS,
     MAX_PLD_EPSILON,
     check_accountant,
     event_epsilon,
@@ -26,7 +27,7 @@ from coalmine.claims.accountants import (
     quiet,
 )
 from coalmine.claims.sampling import EveryRound, Poisson, Sampling, Schedule, parse_sampling
-from coalmine.errors import InputError, check_count, check_delta, check_kind, check_nonnegative, check_number
+from coalmine.errors import InputError, check_count, check_delta, check_kind, check_nonnegative
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, PrivacyProfile
 
 _SPACING = 0.04  # of ε in a profile; its curve is then within 0.1% of the accountant's
@@ -79,43 +80,34 @@ class Claim:
         local_epsilon: float | None = None,
         adjacency: str | None = None,
     ) -> None:
-        self.sampling = parse_sampling(sampling) if isinstance(sampling, str) else sampling
-        if self.sampling is not None:
-            check_kind("sampling", self.sampling, Sampling, "a sampling such as Poisson(0.01)")
-        if noise_multiplier is not None:
-            noise_multiplier = check_nonnegative("noise_multiplier", noise_multiplier)
-        self.noise_schedule = tuple((float(noise), int(count)) for noise, count in noise_schedule)
-        if self.noise_schedule:
-            # One noise multiplier in all rounds is not a schedule.
-            rounds = sum(count for _, count in self.noise_schedule)
-            if len({noise for noise, _ in self.noise_schedule}) == 1:
-                noise_multiplier, self.noise_schedule = self.noise_schedule[0][0], ()
-        self.noise_multiplier = noise_multiplier
-        self.delta = check_delta(delta)
-        self.rounds = None if rounds is None else check_count("rounds", rounds, least=0)
-        self.local_epsilon = None if local_epsilon is None else check_nonnegative("epsilon", local_epsilon)
-        self.stated = None if epsilon is None else check_number("the claimed epsilon", epsilon)
-        if self.stated is not None and not self.stated >= 0:
-            raise InputError(f"the claimed epsilon must be at least 0, got {epsilon}")
-        has_noise = noise_multiplier is not None or bool(self.noise_schedule)
-        if not has_noise and self.stated is None and self.local_epsilon is None:
+        if isinstance(sampling, str):
+            sampling = parse_sampling(sampling)
+        if sampling is not None:
+            check_kind("sampling", sampling, Sampling, "a sampling such as Poisson(0.01)")
+        schedule = tuple((float(noise), int(count)) for noise, count in noise_schedule)
+        if schedule:
+            rounds = sum(count for _, count in schedule)
+            if len({noise for noise, _ in schedule}) == 1:  # one noise multiplier in all rounds is not a schedule
+                noise_multiplier, schedule = schedule[0][0], ()
+        if noise_multiplier is None and not schedule and epsilon is None and local_epsilon is None:
             raise InputError("a claim needs a noise_multiplier or an epsilon")
-        if accountant is None:
-            accountant = self._default_accountant()
-        elif self.stated is None and self.local_epsilon is None and self.sampling is not None:
-            check_accountant(accountant, self.sampling)
-        self.accountant = accountant
-        if adjacency is None:
-            local = self.local_epsilon is not None
-            adjacency = "replace-one" if local else (self.sampling or EveryRound()).adjacency
-        self.adjacency = adjacency
-
-    def _default_accountant(self) -> str:
+        # In the order of the arguments: `vars` is what a claim is compared by, and made again from.
+        self.noise_multiplier = _optional("noise_multiplier", noise_multiplier)
+        self.stated = _optional("the claimed epsilon", epsilon)
+        self.delta = check_delta(delta)
+        self.sampling = sampling
+        self.rounds = None if rounds is None else check_count("rounds", rounds, least=0)
+        self.accountant = accountant or "none"
+        self.noise_schedule = schedule
+        self.local_epsilon = _optional("epsilon", local_epsilon)
+        self.adjacency = adjacency or (sampling or EveryRound()).adjacency
         if self.local_epsilon is not None:
-            return "pld" if self.delta > 0 else "pure"
-        if self.stated is not None:
-            return "claimed"
-        return "none" if self.sampling is None else check_accountant(None, self.sampling)
+            self.accountant = accountant or ("pld" if self.delta > 0 else "pure")
+            self.adjacency = adjacency or "replace-one"
+        elif self.stated is not None:
+            self.accountant = accountant or "claimed"
+        elif sampling is not None:
+            self.accountant = check_accountant(accountant, sampling)
 
     @property
     def epsilon(self) -> float:
@@ -129,7 +121,13 @@ class Claim:
         if self.rounds is None:
             raise InputError("the claim has no number of rounds: state rounds=, or pass it to an audit's result")
         if self.local_epsilon is not None:
-            return _local_epsilon(self.local_epsilon, self.rounds, self.delta)
+            # At δ = 0 the ε of the reports add up; at δ > 0 the optimal composition of pure DP (Kairouz, Oh &
+            # Viswanath, 2015) is smaller.
+            total = self.rounds * self.local_epsilon if self.rounds else 0.0
+            if self.delta == 0 or total == 0 or self.local_epsilon >= _LARGEST:
+                return total
+            reports = _randomized_response(self.local_epsilon, self.rounds)
+            return min(total, float(reports.get_epsilon_for_delta(self.delta)))
         if self.sampling is None:
             return math.inf
         return _epsilon(self._schedule(1.0), self.sampling, self.delta, self.accountant)
@@ -183,9 +181,11 @@ class Claim:
             (np.float64(0.092), np.float64(0.372))
         """
         curve = self._noise_curve(noise)
-        if curve is None and self.local_epsilon is not None and self.rounds is not None:
-            curve = _local_curve(self.local_epsilon / noise, self.rounds)
-        return curve or ApproximateDP(self.epsilon / noise, self.delta)
+        if curve is not None:
+            return curve
+        if self.local_epsilon is not None and self.rounds is not None:
+            return _local_curve(self.local_epsilon / noise, self.rounds)
+        return ApproximateDP(self.epsilon / noise, self.delta)
 
     def _schedule(self, noise: float) -> tuple[tuple[float, int], ...]:
         """Return pairs (noise multiplier, rounds), with a share of the noise."""
@@ -203,23 +203,13 @@ class Claim:
 
     def _terms(self) -> dict[str, Any]:
         """Return the arguments that make this claim again."""
-        return {
-            "noise_multiplier": self.noise_multiplier,
-            "epsilon": self.stated,
-            "delta": self.delta,
-            "sampling": self.sampling,
-            "rounds": self.rounds,
-            "accountant": self.accountant,
-            "noise_schedule": self.noise_schedule,
-            "local_epsilon": self.local_epsilon,
-            "adjacency": self.adjacency,
-        }
+        return {"epsilon" if name == "stated" else name: value for name, value in vars(self).items()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Claim) and self._terms() == other._terms()
+        return isinstance(other, Claim) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._terms().values()))
+        return hash(tuple(vars(self).values()))
 
     def __repr__(self) -> str:
         terms = ", ".join(f"{name}={value!r}" for name, value in self._terms().items() if value not in (None, ()))
@@ -249,6 +239,10 @@ class Claim:
         return cls(sampling=sampling, **{name: values[name] for name in names if name in values})
 
 
+def _optional(name: str, value: float | None) -> float | None:
+    return None if value is None else check_nonnegative(name, value)
+
+
 @lru_cache(maxsize=1024)
 def _epsilon(schedule: Schedule, sampling: Sampling, delta: float, accountant: str) -> float:
     """Return the ε of Gaussian rounds; cached, since it takes seconds and several audits ask for the same claim."""
@@ -264,42 +258,32 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling, accountant: str) -> Cu
     import dp_accounting as dp
 
     event, neighbors = sampling.event(schedule)
+    kind = accountant.removeprefix("opacus-")
     if isinstance(event, dp.NoOpDpEvent):
         return ApproximateDP(0.0, 0.0)
     if isinstance(event, dp.NonPrivateDpEvent):
         return None
-    kind = accountant.removeprefix("opacus-")
     if kind in ("pld", "prv", "exact"):
         if (shift := gaussian_shift_of(event)) is not None:
             return GaussianDP(shift)
-        return _profile(event, neighbors, "pld") if isinstance(sampling, Poisson) else None
-    return _profile(event, neighbors, kind) if kind in ("rdp", "rdp-mironov") else None
-
-
-def _profile(event: Any, neighbors: Any, accountant: str) -> Curve | None:
-    """Return δ at many ε by an accountant."""
+        kind = "pld" if isinstance(sampling, Poisson) else "none"
+    if kind not in ACCOUNTANTS:
+        return None
     extent = extent_of(event, neighbors, quickly=True)
     if not 0 < extent <= MAX_PLD_EPSILON:
         return None
     largest = min(extent, _LARGEST)
     epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
-    step = pld_step(event, extent, _COARSER) if accountant == "pld" else 0.0
     with quiet():
-        composed = new_accountant(accountant, neighbors, step).compose(event)
-        if accountant == "pld":
+        composed = new_accountant(kind, neighbors, pld_step(event, extent, _COARSER)).compose(event)
+        if kind == "pld":
             return _falling(epsilons, np.asarray(composed._pld.get_delta_for_epsilon(epsilons)))
-    return _falling(epsilons, _rdp_deltas(composed, epsilons, improved=accountant == "rdp"))
-
-
-def _rdp_deltas(accountant: Any, epsilons: Floats, *, improved: bool) -> Floats:
-    """Return the least δ over the Rényi orders, by the conversion of the accountant."""
-    orders = np.asarray(accountant._orders)[:, None]
-    log_deltas = (orders - 1) * (np.asarray(accountant._rdp)[:, None] - epsilons)  # Mironov (2017), Proposition 3
-    if improved:
-        # Canonne, Kamath & Steinke (2020), Proposition 12.
+    # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
+    orders = np.asarray(composed._orders)[:, None]
+    log_deltas = (orders - 1) * (np.asarray(composed._rdp)[:, None] - epsilons)
+    if kind == "rdp":
         log_deltas += (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
-    deltas: Floats = np.exp(np.minimum(log_deltas.min(axis=0), 0.0))
-    return deltas
+    return _falling(epsilons, np.exp(np.minimum(log_deltas.min(axis=0), 0.0)))
 
 
 def _falling(epsilons: Floats, deltas: Floats) -> PrivacyProfile:
@@ -315,18 +299,6 @@ def _randomized_response(epsilon: float, reports: int) -> Any:
     pure = dp.pld.common.DifferentialPrivacyParameters(float(epsilon), 0)
     pld = dp.pld.privacy_loss_distribution.from_privacy_parameters(pure, value_discretization_interval=epsilon)
     return pld.self_compose(reports)
-
-
-def _local_epsilon(epsilon: float, reports: int, delta: float) -> float:
-    """Return the ε of several reports with pure ε-LDP.
-
-    At δ = 0 the ε of the reports add up; at δ > 0 the optimal composition of pure DP (Kairouz, Oh & Viswanath, 2015) is
-    smaller.
-    """
-    total = reports * epsilon if reports else 0.0
-    if delta == 0 or total == 0 or epsilon >= _LARGEST:
-        return total
-    return min(total, float(_randomized_response(epsilon, reports).get_epsilon_for_delta(delta)))
 
 
 def _local_curve(epsilon: float, reports: int) -> Curve:
@@ -362,16 +334,15 @@ def parse_claim(text: str, *, delta: float) -> Claim:
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
     terms = dict(pairs)
     by_noise = "noise" in terms and terms.keys() <= {"noise", "sampling", "rounds", "accountant"}
-    if len(terms) < len(pairs) or not (by_noise or terms.keys() == {"epsilon"}):
-        raise InputError(
-            f"a claim must look like noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8, got {text!r}"
-        )
     try:
         numbers = [float(terms[name]) for name in ("epsilon", "noise", "rounds") if name in terms]
+        if len(terms) < len(pairs) or not (by_noise or terms.keys() == {"epsilon"}) or not np.isfinite(numbers).all():
+            raise ValueError
     except ValueError:
-        raise InputError(f"epsilon, noise and rounds of a claim must be numbers, got {text!r}") from None
-    if not all(map(math.isfinite, numbers)):
-        raise InputError(f"epsilon, noise and rounds of a claim must be finite, got {text!r}")
+        raise InputError(
+            "a claim must look like noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8, with finite numbers, "
+            f"got {text!r}"
+        ) from None
     if not by_noise:
         return Claim(epsilon=float(terms["epsilon"]), delta=delta)
     return Claim(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count, check_number
+from coalmine.errors import InputError, check_count, check_number, check_positive, parse_kind
 from coalmine.seeds import generator
 
 Schedule = Sequence[tuple[float, int]]
@@ -79,15 +79,12 @@ class Sampling:
 
     def expected(self, count: int, rounds: int, round: int) -> float:
         """Return the expected number of participants of a round, which does not depend on the draw."""
-        raise InputError(f"{self} says how often clients take part at most, not who does: use another sampling")
+        # Who takes part is certain unless a subclass says otherwise, so any seed draws the same number.
+        return float(self.draw(count, rounds, seed=0, round=round).size)
 
     def accounted(self, count: int, rounds: int) -> Sampling:
         """Return the sampling to account for if ``count`` participants are drawn like this."""
         return self
-
-    def exposures(self, count: int, rounds: int) -> int:
-        """Return the most rounds that anybody can take part in."""
-        return rounds
 
     # Accounting
 
@@ -144,10 +141,6 @@ class EveryRound(Sampling):
         """Return everybody."""
         return np.arange(count)
 
-    def expected(self, count: int, rounds: int, round: int) -> float:
-        """Return ``count``."""
-        return float(count)
-
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
@@ -171,10 +164,9 @@ class Poisson(Sampling):
     q: float
 
     def __post_init__(self) -> None:
-        if not 0 <= check_number("the sampling probability q", self.q) <= 1:
-            raise InputError(f"the sampling probability q must be in [0, 1], got {self.q}")
-        if 0 < self.q < _MIN_RATE:
-            raise InputError(f"the sampling probability q must be 0 or at least {_MIN_RATE:g}, got {self.q}")
+        q = check_number("the sampling probability q", self.q)
+        if not (q == 0 or _MIN_RATE <= q <= 1):
+            raise InputError(f"the sampling probability q must be 0, or in [{_MIN_RATE:g}, 1], got {self.q}")
 
     def __str__(self) -> str:
         return f"poisson:{self.rate!r}"
@@ -351,23 +343,12 @@ class Epochs(Sampling):
         _, start, stop = self.epoch(rounds, round)
         return count / (stop - start)
 
-    def exposures(self, count: int, rounds: int) -> int:
-        """Return one round per epoch."""
-        return self.epochs
-
     def _exposed(self, schedule: Schedule) -> Schedule:
         # A client takes part once per epoch, in the worst case in the round with the least noise.
-        rounds = sum(count for _, count in schedule)
-        if rounds == 0:
-            return []
-        least_noise: dict[int, float] = {}
-        round = 0
-        for noise, count in schedule:
-            first, last = (self.epoch(rounds, at)[0] for at in (round, round + count - 1))
-            for number in range(first, last + 1):
-                least_noise[number] = min(noise, least_noise.get(number, math.inf))
-            round += count
-        return [(noise, 1) for noise in least_noise.values()]
+        levels = np.array(schedule, dtype=np.float64).reshape(-1, 2)
+        noise = np.repeat(levels[:, 0], levels[:, 1].astype(np.int64))
+        edges = np.arange(self.epochs + 1) * noise.size // self.epochs
+        return [(float(epoch.min()), 1) for epoch in np.split(noise, edges[1:-1]) if epoch.size]
 
 
 @dataclass(frozen=True)
@@ -394,10 +375,6 @@ class AtMost(Sampling):
 
     def __post_init__(self) -> None:
         check_count("times", self.times)
-
-    def exposures(self, count: int, rounds: int) -> int:
-        """Return ``times``."""
-        return self.times
 
     def _exposed(self, schedule: Schedule) -> Schedule:
         exposed, left = [], int(self.times)
@@ -430,10 +407,6 @@ class Last(AtMost):
         """Return everybody or nobody."""
         return np.arange(count if round >= rounds - self.times else 0)
 
-    def expected(self, count: int, rounds: int, round: int) -> float:
-        """Return ``count`` or 0."""
-        return float(count if round >= rounds - self.times else 0)
-
     def accounted(self, count: int, rounds: int) -> Sampling:
         """Return participation in at most ``times`` rounds."""
         return AtMost(self.times)
@@ -459,14 +432,12 @@ class Scheduled(Sampling):
     rounds: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        checked = tuple(
-            tuple(check_count("a participant in the schedule", who, least=0) for who in cohort)
-            for cohort in self.rounds
-        )
-        for number, cohort in enumerate(checked):
-            if len(set(cohort)) < len(cohort):
+        schedule = []
+        for number, cohort in enumerate(self.rounds):
+            schedule.append(tuple(check_count("a participant in the schedule", who, least=0) for who in cohort))
+            if len(set(schedule[-1])) < len(cohort):
                 raise InputError(f"round {number} of the schedule lists somebody twice: list each at most once")
-        object.__setattr__(self, "rounds", checked)
+        object.__setattr__(self, "rounds", tuple(schedule))
 
     def __str__(self) -> str:
         return self.name
@@ -475,9 +446,9 @@ class Scheduled(Sampling):
         """Check that all rounds are scheduled and all participants exist."""
         if len(self.rounds) < rounds:
             raise InputError(f"the schedule has {len(self.rounds)} rounds, but the training has {rounds}")
-        for number, cohort in enumerate(self.rounds):
-            if cohort and max(cohort) >= count:
-                raise InputError(f"round {number} of the schedule has {max(cohort)}: use numbers from 0 to {count - 1}")
+        last = max(map(max, filter(None, self.rounds)), default=0)
+        if last >= count:
+            raise InputError(f"the schedule lists participant {last}: use numbers from 0 to {count - 1}")
 
     def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return those scheduled; a frozen round draws equally many at random, without replacement."""
@@ -486,20 +457,10 @@ class Scheduled(Sampling):
             return np.sort(np.asarray(cohort, dtype=np.int64))
         return np.sort(generator(seed, purpose, round, trial).choice(count, min(len(cohort), count), replace=False))
 
-    def expected(self, count: int, rounds: int, round: int) -> float:
-        """Return the scheduled number."""
-        return float(len(self.rounds[round]))
-
-    def exposures(self, count: int, rounds: int) -> int:
-        """Count from the schedule."""
-        exposures = np.zeros(count, dtype=np.int64)
-        for cohort in self.rounds[:rounds]:
-            exposures += np.bincount(np.asarray(cohort, dtype=np.int64), minlength=count)
-        return max(1, int(exposures.max(initial=1)))
-
     def accounted(self, count: int, rounds: int) -> Sampling:
         """Return participation in at most the rounds of the most frequent participant."""
-        return AtMost(self.exposures(count, rounds))
+        times = Counter(who for cohort in self.rounds[:rounds] for who in cohort)
+        return AtMost(max(times.values(), default=1))
 
 
 FORMS = "every-round, poisson:Q, poisson:SIZE/POPULATION, fixed:SIZE/POPULATION, epochs:N, last:N, at-most:N"
@@ -522,21 +483,18 @@ def parse_sampling(text: str) -> Sampling:
         >>> parse_sampling("epochs:3")
         Epochs(epochs=3)
     """
-    name, _, value = text.strip().partition(":")
-    first, slash, second = value.partition("/")
-    whole: dict[str, Callable[[int], Sampling]] = {"epochs": Epochs, "last": Last, "at-most": AtMost}
-    sized: dict[str, type[FixedSize]] = {"fixed": FixedSize, "observed": Observed}
-    try:
-        if name == "every-round" and not value:
-            return EveryRound()
-        if name == "poisson":
-            return Poisson(float(first) / float(second) if slash else float(first))
-        if name in sized:
-            return sized[name](int(first), int(second) if slash else None)
-        if name in whole and not slash:
-            return whole[name](int(first))
-    except InputError:
-        raise
-    except (ValueError, ZeroDivisionError):
-        pass
-    raise InputError(f"a sampling must be one of {FORMS}, got {text!r}")
+    kinds: dict[str, Callable[[str], Sampling]] = {
+        "every-round": lambda _: EveryRound(),
+        "poisson:": _parse_poisson,
+        "fixed:": lambda rest: FixedSize(*map(int, rest.split("/", 1))),
+        "observed:": lambda rest: Observed(*map(int, rest.split("/", 1))),
+        "epochs:": lambda rest: Epochs(int(rest)),
+        "last:": lambda rest: Last(int(rest)),
+        "at-most:": lambda rest: AtMost(int(rest)),
+    }
+    return parse_kind(text.strip(), kinds, f"a sampling must be one of {FORMS}, got {text!r}")
+
+
+def _parse_poisson(rest: str) -> Poisson:
+    size, slash, population = rest.partition("/")
+    return Poisson(float(size) / check_positive("the population", float(population)) if slash else float(size))

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.results.gate import COLUMNS, Gate
-from coalmine.results.multiple_testing import Judgment
 from coalmine.results.tables import Table, inline_markdown
 
 # The environment variable with the path of the step summary.
@@ -31,15 +29,19 @@ def step_summary(gate: Gate, title: str) -> str:
         gate: The gate.
         title: Title of the run.
     """
-    outcome = "failed" if gate.failed else "passed" if gate.checked else "nothing was checked"
-    cells = [[inline_markdown(cell) for cell in row] for row in gate.rows(gate.folded())]
+    outcome = "failed" if gate.failed else "passed"
+    if not gate.failed and not any(judgment.checked for judgment in gate.judgments):
+        outcome = "nothing was checked"
+    cells = [list(map(inline_markdown, row)) for row in gate.rows(gate.folded())]
     parts = [
         f"### coalmine check: {outcome} ({inline_markdown(title)})",
         inline_markdown(gate.sentence),
         Table("", COLUMNS, cells).to_markdown(),
     ]
-    if gate.failures:
-        reasons = [f"- {inline_markdown(f'{_label(failure)}: {gate.reason(failure)}')}." for failure in gate.failures]
+    reasons = []
+    for failure in gate.failures:
+        reasons.append("- " + inline_markdown(f"{failure.result.name}: {gate.reason(failure)}") + ".")
+    if reasons:
         parts.append("\n".join(reasons))
     return "\n\n".join(parts) + "\n"
 
@@ -55,20 +57,32 @@ def annotation_lines(gate: Gate) -> list[str]:
     Example:
         >>> from coalmine import check_mechanism
         >>> from coalmine.results.gate import judge
-        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
         >>> annotation_lines(judge([result], max_epsilon=1.0))
-        ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
+        ['::error title=mechanism%2C release::ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
     """
     errors = [("gate", gate.unchecked)] if gate.unchecked else []
-    errors += [(_label(failure), gate.reason(failure)) for failure in gate.failures]
+    errors += [(failure.result.name, gate.reason(failure)) for failure in gate.failures]
     warnings = []
-    unchecked = [judgment for judgment in gate.judgments if not judgment.checked]
+    unchecked = [judgment.result.name for judgment in gate.judgments if not judgment.checked]
     if unchecked:
-        names = "; ".join(map(_label, unchecked[:_MOST]))
         reason = "without a lower bound, or without a claim and a limit that applies"
-        warnings.append(("not checked", f"{len(unchecked)} of {len(gate.judgments)} results {reason}: {names}"))
-    warnings += [(_label(judgment), judgment.verdict.value) for judgment in gate.doubtful]
-    return [*_annotations("error", errors), *_annotations("warning", warnings)]
+        count = f"{len(unchecked)} of {len(gate.judgments)} results"
+        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked[:_MOST])}"))
+    warnings += [(judgment.result.name, judgment.verdict.value) for judgment in gate.doubtful]
+    lines = []
+    for command, messages in (("error", errors), ("warning", warnings)):
+        if len(messages) > _MOST:
+            # GitHub drops what is beyond its limit without a word, so the last annotation says how many those are.
+            left_out = f"{len(messages) - _MOST + 1} more results; the step summary has them"
+            messages[_MOST - 1 :] = [("more", left_out)]
+        for title, text in messages:
+            escaped = []
+            for part in (title, text):
+                escaped.append(part.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+            name = escaped[0].replace(":", "%3A").replace(",", "%2C")
+            lines.append(f"::{command} title={name}::{escaped[1]}")
+    return lines
 
 
 def append_to_summary(text: str = "") -> Path:
@@ -97,54 +111,27 @@ def write_junit(gate: Gate, name: str, path: Path) -> None:
     A gate that fails as a whole has one more, since CI servers count failed cases.
     """
     suites = ET.Element("testsuites")
-    suite = ET.SubElement(suites, "testsuite", {"name": _xml(name), "errors": "0", "time": "0"})
+    suite = ET.SubElement(suites, "testsuite", {"name": name, "errors": "0", "time": "0"})
     failures = skipped = 0
     for judgment in gate.judgments:
-        case = _case(suite, f"coalmine.{judgment.result.method}", judgment.result.label)
-        if gate.stops(judgment):
+        about = {"classname": f"coalmine.{judgment.result.method}", "name": judgment.result.label, "time": "0"}
+        case = ET.SubElement(suite, "testcase", about)
+        if judgment in gate.failures:
             failures += 1
             kind = "over-limit" if judgment.over_limit else judgment.verdict.value
-            message = {"message": _xml(gate.reason(judgment)), "type": kind}
-            ET.SubElement(case, "failure", message).text = _xml(gate.sentence)
+            message = {"message": gate.reason(judgment), "type": kind}
+            ET.SubElement(case, "failure", message).text = gate.sentence
         elif not judgment.checked:
             skipped += 1
             reason = "no lower bound" if judgment.bound is None else "neither a claim nor a limit that applies"
             ET.SubElement(case, "skipped", {"message": reason})
     if gate.unchecked:
         failures += 1
-        case = _case(suite, "coalmine", "gate")
-        ET.SubElement(case, "failure", {"message": _xml(gate.unchecked), "type": "not checked"}).text = gate.sentence
+        case = ET.SubElement(suite, "testcase", {"classname": "coalmine", "name": "gate", "time": "0"})
+        ET.SubElement(case, "failure", {"message": gate.unchecked, "type": "not checked"}).text = gate.sentence
     for element in (suites, suite):
         element.attrib |= {"tests": str(len(suite)), "failures": str(failures), "skipped": str(skipped)}
     ET.indent(suites)
-    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n")
-
-
-def _case(suite: ET.Element, group: str, name: str) -> ET.Element:
-    return ET.SubElement(suite, "testcase", {"classname": _xml(group), "name": _xml(name), "time": "0"})
-
-
-def _xml(text: str) -> str:
-    """Replace the characters that no XML file may hold."""
-    return _NOT_XML.sub("�", text)
-
-
-def _label(judgment: Judgment) -> str:
-    return f"{judgment.result.method}, {judgment.result.label}"
-
-
-def _annotations(command: str, messages: Sequence[tuple[str, str]]) -> list[str]:
-    """Return one annotation per message; the last one that GitHub shows says how many it does not."""
-    shown = list(messages)
-    if len(shown) > _MOST:
-        left_out = len(shown) - _MOST + 1
-        shown[_MOST - 1 :] = [("more", f"{left_out} more results; the step summary has them")]
-    lines = []
-    for title, text in shown:
-        name = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-        lines.append(f"::{command} title={name}::{_escaped(text)}")
-    return lines
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    # No XML file may hold certain characters, not even escaped ones.
+    text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(suites, encoding="unicode"))
+    write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')

@@ -78,17 +78,16 @@ class RunDirectory:
             # A killed process may have left files half written.
             for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
                 path.unlink(missing_ok=True)
-            if self.exists:
-                self.about()
-                self._check_same(config)
-            else:
-                self._check_free(config)
+            self._check_settings(config)
+            if not self.exists:
                 write_text(self.path / _CONFIG, config)
             self._state("running")
             try:
                 yield
             except BaseException as error:
-                if isinstance(error, InputError) and self._nothing_computed():
+                bookkeeping = {RUN, _CONFIG, LOG, _LOCK}
+                nothing_computed = {path.name for path in self.path.iterdir()} <= bookkeeping
+                if isinstance(error, InputError) and nothing_computed:
                     # The settings can be corrected and the directory reused.
                     for name in (RUN, _CONFIG, LOG):
                         (self.path / name).unlink(missing_ok=True)
@@ -97,6 +96,31 @@ class RunDirectory:
                     self._state("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{error}"[:2000])
                 raise
             self._state("done")
+
+    def _check_settings(self, config: str) -> None:
+        """Refuse a directory that holds a run with other settings, or files that belong to no run."""
+        if self.exists:
+            self.about()
+            # What the result depends on; another device changes it by rounding only.
+            others = ("workers = ", "checkpoint_every = ", "device = ")
+            theirs, ours = (
+                [line for line in text.splitlines() if not line.startswith(others)] for text in (self.config, config)
+            )
+            for differs, other in zip_longest(theirs, ours, fillvalue="nothing"):
+                if differs != other:
+                    raise InputError(
+                        f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another "
+                        "directory"
+                    )
+            return
+        taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
+        if (self.path / _CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
+            taken.append(_CONFIG)
+        if taken:
+            raise InputError(
+                f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "
+                "directory"
+            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -107,8 +131,7 @@ class RunDirectory:
             lock = (self.path / _LOCK).open("a+")
         except OSError as error:
             raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
-        _held.add(lock)
-        try:
+        with lock:
             until = time.monotonic() + _PATIENCE
             while not _try_lock(lock):
                 if time.monotonic() >= until:
@@ -116,15 +139,14 @@ class RunDirectory:
                         f"{self.path} is in use by another process: wait for it, or choose another directory"
                     )
                 time.sleep(0.02)
-            yield
-        finally:
-            _held.discard(lock)
-            lock.close()
-            if not self.exists:
-                with suppress(OSError):  # a directory that holds anything stays
-                    (self.path / _LOCK).unlink()
-                    for path in created:
-                        path.rmdir()
+            try:
+                yield
+            finally:
+                if not self.exists:
+                    with suppress(OSError):  # a directory that holds anything stays
+                        (self.path / _LOCK).unlink()
+                        for path in created:
+                            path.rmdir()
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""
@@ -134,10 +156,6 @@ class RunDirectory:
                 file.write(line + "\n")
         except OSError as error:
             raise InputError(f"{self.path / LOG} cannot be written: {error.strerror or error}") from error
-
-    def part(self, name: str) -> Path:
-        """Return where a method's results are kept until all methods are done."""
-        return self.path / "parts" / f"{name}.json"
 
     def standing(self) -> tuple[str, str]:
         """Return the state of the run and a message: those of ``run.json``, unless its process was killed."""
@@ -162,36 +180,6 @@ class RunDirectory:
         write_json(self.path / RUN, content)
         self.log(state, message=message)
 
-    def _nothing_computed(self) -> bool:
-        bookkeeping = {RUN, _CONFIG, LOG, _LOCK}
-        return all(path.name in bookkeeping for path in self.path.iterdir())
-
-    def _check_same(self, config: str) -> None:
-        theirs, ours = _essential(self.config), _essential(config)
-        if theirs == ours:
-            return
-        pairs = zip_longest(theirs, ours, fillvalue="nothing")
-        differs, other = next(pair for pair in pairs if pair[0] != pair[1])
-        raise InputError(
-            f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another directory"
-        )
-
-    def _check_free(self, config: str) -> None:
-        taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / _CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
-            taken.append(_CONFIG)
-        if taken:
-            raise InputError(
-                f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "
-                "directory"
-            )
-
-
-def _essential(config: str) -> list[str]:
-    """Return the lines that the result depends on; another device changes it by rounding only."""
-    others = ("workers = ", "checkpoint_every = ", "device = ")
-    return [line for line in config.splitlines() if not line.startswith(others)]
-
 
 def _try_lock(file: IO[str]) -> bool:
     """Lock an open file, if no other process has. The system unlocks it when the process ends."""
@@ -203,20 +191,6 @@ def _try_lock(file: IO[str]) -> bool:
     except OSError:
         return False
     return True
-
-
-_held: set[IO[str]] = set()
-
-
-def _forget_locks() -> None:
-    """Close the locks in a forked process: worker processes must not keep a directory locked that their parent used."""
-    for lock in _held:
-        lock.close()
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _now() -> str:

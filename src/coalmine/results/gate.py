@@ -1,25 +1,62 @@
 """The gate: are the claims refuted, or do lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and ``check``.
 
-`coalmine.results.multiple_testing` judges all results together; this module decides which of them stop the gate, and
-says why. ``check`` hands it results that were computed again from their scores (`coalmine.runs.recompute`).
+All results are judged together, at one false-alarm rate. Each method has an equal share of the rate, and each of its
+results an equal share of that. Claims with a p-value are tested by Holm's procedure with these weights; all other
+bounds are taken at the confidence that their share leaves. A mechanism within the limit and its claims is then stopped
+no more often than the false-alarm rate, however the results depend on each other. Findings of checks count too; they
+are made at a far lower false-alarm rate of their own.
+
+``check`` hands the gate results that were computed again from their scores (`coalmine.runs.recompute`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
 from coalmine.results import summary
 from coalmine.results.finding import CHECK_RATE
-from coalmine.results.multiple_testing import Judgment, judged_together
-from coalmine.results.result import Result, in_json
+from coalmine.results.result import Result, in_json, refutes
 from coalmine.results.tables import shown_results
 from coalmine.results.verdict import Verdict
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
+
+_ROUNDING = 1 + 1e-9  # a share of 0.05 / 2 is not exactly 1 - 0.975
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judgment:
+    """One result as the gate sees it.
+
+    Args:
+        result: The result.
+        bound: Its lower bound at ``confidence``, or None if it has no valid bound.
+        confidence: Confidence at which it is judged among the others.
+        p_value: p-value of its claim, if that has been tested by more than the bound.
+        verdict: Verdict on its claim at that confidence.
+        over_limit: Whether the bound exceeds the limit.
+        limit_applies: Whether the limit is about this result's unit.
+        checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
+    """
+
+    result: Result
+    bound: float | None
+    confidence: float | None
+    p_value: float | None
+    verdict: Verdict
+    over_limit: bool
+    limit_applies: bool
+    checked: bool
+
+    @property
+    def claim(self) -> float | None:
+        """The claimed ε."""
+        return None if self.result.claim is None else self.result.claim.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +65,9 @@ class Gate:
 
     Args:
         judgments: One for each result.
+        failures: Those that stop the gate.
+        doubtful: Those that would stop it only if it were strict.
+        unchecked: Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was.
         limit: The largest ε allowed, or None if only claims are tested.
         false_alarm_rate: How often a gate like this stops a mechanism that keeps within limit and claims, at most.
         requested_rate: The false-alarm rate that was asked for.
@@ -35,53 +75,18 @@ class Gate:
     """
 
     judgments: Sequence[Judgment]
+    failures: Sequence[Judgment]
+    doubtful: Sequence[Judgment]
+    unchecked: str
     limit: float | None
     false_alarm_rate: float
     requested_rate: float
     strict: bool = False
 
     @property
-    def failures(self) -> list[Judgment]:
-        """The judgments that stop the gate."""
-        return [judgment for judgment in self.judgments if self.stops(judgment)]
-
-    @property
-    def checked(self) -> bool:
-        """Whether anything was tested."""
-        return any(judgment.checked for judgment in self.judgments)
-
-    @property
-    def unchecked(self) -> str:
-        """Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was."""
-        bounded = [judgment for judgment in self.judgments if judgment.bound is not None]
-        if self.limit is not None and not any(judgment.limit_applies for judgment in bounded):
-            reason = "no result has a lower bound"
-            if bounded:
-                reason = "it applies to none of these units. Name one with --method or --view to compare it"
-            return f"the limit of {_short(self.limit)} was compared with nothing: {reason}"
-        if self.strict and not self.checked:
-            return "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
-        return ""
-
-    @property
     def failed(self) -> bool:
         """Whether a result stops the gate, or nothing was compared with what it was asked to check."""
         return bool(self.failures or self.unchecked)
-
-    def stops(self, judgment: Judgment) -> bool:
-        """Whether a result stops the gate.
-
-        A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the
-        same claim with enough power.
-        """
-        if judgment.over_limit or judgment.verdict.fails:
-            return True
-        if not self.strict or not judgment.verdict.fails_strictly:
-            return False
-        same_claim = [other for other in self.judgments if _claim_of(other) == _claim_of(judgment)]
-        if judgment.verdict is Verdict.TOO_WEAK:
-            return all(other.verdict is not Verdict.NOT_REFUTED for other in same_claim)
-        return judgment.bound is not None or all(other.bound is None for other in same_claim)
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
@@ -103,45 +108,24 @@ class Gate:
     @property
     def sentence(self) -> str:
         """The outcome and the false-alarm rate."""
+        whole = self.unchecked[:1].upper() + self.unchecked[1:]
         if self.failures:
-            # The evidence that is least likely by chance comes first.
-            first = min(self.failures, key=_least_likely)
-            text = (
-                f"{len(self.failures)} of {len(self.judgments)} results fail the gate. {first.result.method}, "
-                f"{first.result.label}: {self.reason(first)}."
-            )
-            if self.unchecked:
-                text += f" {_capitalized(self.unchecked)}."
+            # The evidence that is least likely by chance comes first: bugs, then p-values, then bounds.
+            chances = []
+            for failure in self.failures:
+                bug = min((finding.p_value for finding in failure.result.bugs), default=1.0)
+                p_value = 1.0 if failure.p_value is None else failure.p_value
+                chances.append((bug, p_value, -(failure.bound or 0.0)))
+            first = self.failures[chances.index(min(chances))]
+            text = f"{len(self.failures)} of {len(self.judgments)} results fail the gate. "
+            text += f"{first.result.name}: {self.reason(first)}."
+            if whole:
+                text += f" {whole}."
         elif self.unchecked:
             text = f"The gate fails: {self.unchecked}."
         else:
             text = self._passed()
-        return f"{text} {self._rates()}"
-
-    def _passed(self) -> str:
-        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
-        judged = [judgment for judgment in self.judgments if judgment.bound is not None]
-        claims = sum(judgment.claim is not None for judgment in judged)
-        parts = []
-        if claims:
-            parts.append("the claim is not refuted" if claims == 1 else f"none of the {claims} claims is refuted")
-        if self.limit is not None:
-            parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
-        text = ", and ".join(parts) or "nothing was tested: no claim was stated and no limit given"
-        doubtful, results = self.doubtful, len(self.judgments)
-        if doubtful:
-            which = f"{len(doubtful)} of {results} results {'is' if len(doubtful) == 1 else 'are'}"
-            verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in doubtful))
-            text += f", but {'the result is' if results == 1 else which} {verdicts} (--strict fails on that)"
-        text = f"{_capitalized(text)}. This is not a proof of privacy."
-        unchecked = sum(not judgment.checked for judgment in self.judgments)
-        if 0 < unchecked < results:
-            text += f" {unchecked} of {results} results {'was' if unchecked == 1 else 'were'} not checked."
-        return text
-
-    def _rates(self) -> str:
-        """Say how often a gate like this stops a correct mechanism."""
-        text = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
+        text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
         if sum(judgment.bound is not None for judgment in self.judgments) > 1:
             text += " for all results together"
         with_checks = sum(bool(judgment.result.checks) for judgment in self.judgments)
@@ -150,24 +134,36 @@ class Gate:
             text += f", and {100 * CHECK_RATE:g}% for the checks of {each}"
         if self.strict:
             text += ", not counting the verdicts suspicious and too weak, which also fail a strict gate"
-        if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):
-            text += (
-                f". That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
-                "bounds at a high enough confidence"
-            )
+        if self.false_alarm_rate > self.requested_rate * _ROUNDING:
+            text += f". That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
+            text += "bounds at a high enough confidence"
         return f"{text}."
 
-    @property
-    def doubtful(self) -> list[Judgment]:
-        """The judgments that stop the gate only if it is strict."""
-        strict = replace(self, strict=True)
-        return [judgment for judgment in strict.failures if judgment.checked and not self.stops(judgment)]
+    def _passed(self) -> str:
+        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
+        claims = sum(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments)
+        parts = []
+        if claims:
+            parts.append("the claim is not refuted" if claims == 1 else f"none of the {claims} claims is refuted")
+        if self.limit is not None:
+            parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
+        text = ", and ".join(parts) or "nothing was tested: no claim was stated and no limit given"
+        results, doubtful = len(self.judgments), len(self.doubtful)
+        if doubtful:
+            which = f"{doubtful} of {results} results {'is' if doubtful == 1 else 'are'}"
+            verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in self.doubtful))
+            text += f", but {'the result is' if results == 1 else which} {verdicts} (--strict fails on that)"
+        text = f"{text[:1].upper()}{text[1:]}. This is not a proof of privacy."
+        unchecked = sum(not judgment.checked for judgment in self.judgments)
+        if 0 < unchecked < results:
+            text += f" {unchecked} of {results} results {'was' if unchecked == 1 else 'were'} not checked."
+        return text
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""
-        passing = [judgment.result for judgment in self.judgments if not self.stops(judgment)]
+        passing = [judgment.result for judgment in self.judgments if judgment not in self.failures]
         shown = {id(result) for result in shown_results(passing)}
-        return [judgment for judgment in self.judgments if self.stops(judgment) or id(judgment.result) in shown]
+        return [judgment for judgment in self.judgments if judgment in self.failures or id(judgment.result) in shown]
 
     def rows(self, judgments: Sequence[Judgment] | None = None) -> list[list[str]]:
         """Return the rows of the table that the terminal shows, under `COLUMNS`.
@@ -177,6 +173,16 @@ class Gate:
         """
         rows = []
         for judgment in self.judgments if judgments is None else judgments:
+            remark = ""
+            if self.limit is not None and not judgment.limit_applies:
+                remark = "limit does not apply to this unit"
+            if not judgment.checked:
+                reason = "no lower bound" if judgment.bound is None else remark
+                remark = f"not checked: {reason}" if reason else "not checked"
+            if judgment.result.bugs:
+                remark = "a check found a bug"
+            if judgment.over_limit:
+                remark = "ABOVE THE LIMIT"
             result, confidence, p_value = judgment.result, judgment.confidence, judgment.p_value
             rows.append(
                 [
@@ -188,30 +194,35 @@ class Gate:
                     _short(judgment.claim),
                     "-" if p_value is None else f"{p_value:.2g}",
                     judgment.verdict.value,
-                    self._remark(judgment),
+                    remark,
                 ]
             )
         return rows
 
-    def _remark(self, judgment: Judgment) -> str:
-        if judgment.over_limit:
-            return "ABOVE THE LIMIT"
-        if judgment.result.bugs:
-            return "a check found a bug"
-        exempt = "" if judgment.limit_applies or self.limit is None else "limit does not apply to this unit"
-        if judgment.checked:
-            return exempt
-        reason = "no lower bound" if judgment.bound is None else exempt
-        return f"not checked: {reason}" if reason else "not checked"
-
     def to_dict(self) -> dict[str, Any]:
         """Return the gate, ready for JSON."""
+        judgments = []
+        for judgment in self.judgments:
+            judgments.append(
+                {
+                    "method": judgment.result.method,
+                    "view": judgment.result.label,
+                    "unit": judgment.result.unit.name,
+                    "bound": in_json(judgment.bound),
+                    "confidence": judgment.confidence,
+                    "p_value": judgment.p_value,
+                    "claim": in_json(judgment.claim),
+                    "verdict": judgment.verdict.value,
+                    "over_limit": judgment.over_limit,
+                    "checked": judgment.checked,
+                }
+            )
         return {
             "failed": self.failed,
             "max_epsilon": in_json(self.limit),
             "strict": self.strict,
             "false_alarm_rate": min(1.0, self.false_alarm_rate),
-            "judgments": [judgment.to_dict() for judgment in self.judgments],
+            "judgments": judgments,
             "summary": self.sentence,
         }
 
@@ -253,24 +264,132 @@ def judge(
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
     judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
-    return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
+    failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
+    doubtful = []
+    for judgment in judgments:
+        if judgment.checked and judgment not in failures and _stops(judgment, judgments, strict=True):
+            doubtful.append(judgment)
+    unchecked = ""
+    bounded = [judgment for judgment in judgments if judgment.bound is not None]
+    if max_epsilon is not None and not any(judgment.limit_applies for judgment in bounded):
+        reason = "no result has a lower bound"
+        if bounded:
+            reason = "it applies to none of these units. Name one with --method or --view to compare it"
+        unchecked = f"the limit of {_short(max_epsilon)} was compared with nothing: {reason}"
+    elif strict and not any(judgment.checked for judgment in judgments):
+        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
+    return Gate(
+        judgments=judgments,
+        failures=failures,
+        doubtful=doubtful,
+        unchecked=unchecked,
+        limit=max_epsilon,
+        false_alarm_rate=rate,
+        requested_rate=requested,
+        strict=strict,
+    )
 
 
-def _claim_of(judgment: Judgment) -> tuple[object, ...]:
-    """Return what a result's claim says, and about whom: the unit, the training, ε and δ."""
-    result = judgment.result
-    claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
-    return result.unit, result.training, claim
+def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> bool:
+    """Whether a result stops the gate.
+
+    A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the same
+    claim with enough power.
+    """
+    if judgment.over_limit or judgment.verdict is Verdict.REFUTED:
+        return True
+    if not strict or judgment.verdict not in (Verdict.SUSPICIOUS, Verdict.TOO_WEAK):
+        return False
+    about = (judgment.result.unit, judgment.result.training, judgment.result.claimed)
+    same_claim = []
+    for other in judgments:
+        if (other.result.unit, other.result.training, other.result.claimed) == about:
+            same_claim.append(other)
+    if judgment.verdict is Verdict.TOO_WEAK:
+        return all(other.verdict is not Verdict.NOT_REFUTED for other in same_claim)
+    return judgment.bound is not None or all(other.bound is None for other in same_claim)
 
 
-def _least_likely(judgment: Judgment) -> tuple[float, float, float]:
-    bug = min((finding.p_value for finding in judgment.result.bugs), default=1.0)
-    return (bug, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
+def judged_together(
+    results: Sequence[Result], *, rate: float, limit: float | None, limited: Sequence[bool]
+) -> tuple[list[Judgment], float]:
+    """Return a judgment of each result, and the false-alarm rate of all of them together.
+
+    Args:
+        results: The results.
+        rate: The false-alarm rate to share. The returned one is larger where no bound was stored at a high enough
+            confidence.
+        limit: The largest ε allowed, or None if only claims are tested.
+        limited: Whether the limit applies to each result.
+    """
+    sizes = Counter(result.method for result in results if result.bound is not None)
+    shares: dict[int, float] = {}
+    p_values: dict[int, float] = {}
+    for i, result in enumerate(results):
+        if result.bound is None:
+            continue
+        shares[i] = rate / (len(sizes) * sizes[result.method])
+        if result.claim_test is not None and result.claim_test.p_value is not None:
+            p_values[i] = result.claim_test.p_value
+            # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
+            if limit is not None and limited[i]:
+                shares[i] /= 2
+    rejected = holm(p_values, {i: shares[i] for i in p_values})
+    judgments, total = [], 0.0
+    for i, result in enumerate(results):
+        bound, claim, p_value = result.bound, result.claim, p_values.get(i)
+        lower = significance = None
+        compared, refuted = False, i in rejected
+        if bound is not None:
+            # The bound at the significance that its share leaves, or else the strictest one that was stored.
+            levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
+            levels += [(1 - level, stricter) for level, stricter in bound.stricter]
+            fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
+            significance, lower = max(fitting) if fitting else min(levels)
+            compared = limited[i] and limit is not None
+            if p_value is not None:
+                total += shares[i]
+            elif claim is not None:
+                refuted = refutes(lower, bound.delta, claim)
+            if p_value is None or compared:
+                total += significance
+        verdict = result.verdict
+        # Findings have a false-alarm rate of their own.
+        if refuted or (result.bugs and result.claim_test is not None):
+            verdict = Verdict.REFUTED
+        elif verdict is Verdict.REFUTED:
+            verdict = Verdict.SUSPICIOUS  # refuted by itself, but not among all the others
+        has_claim = claim is not None and claim.epsilon < math.inf
+        judgments.append(
+            Judgment(
+                result=result,
+                bound=lower,
+                confidence=None if significance is None else 1 - significance,
+                p_value=p_value,
+                verdict=verdict,
+                over_limit=compared and lower is not None and limit is not None and lower > limit,
+                limit_applies=limited[i],
+                checked=verdict is Verdict.REFUTED or (lower is not None and has_claim) or compared,
+            )
+        )
+    return judgments, total
 
 
-def _capitalized(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]:
+    """Return which claims are refuted at a joint significance of the sum of their shares (Holm, 1979, with weights)."""
+    left, total, refuted = dict(shares), sum(shares.values()), set[int]()
+    while left:
+        smallest = min(left, key=lambda i: p_values[i] / left[i])
+        # The shares of claims that were refuted already go to the remaining ones, in proportion to theirs.
+        if p_values[smallest] > total * left[smallest] / sum(left.values()) * _ROUNDING:
+            break
+        refuted.add(smallest)
+        del left[smallest]
+    return refuted
 
 
 def _short(value: float | None) -> str:
-    return "-" if value is None else "∞" if value == math.inf else f"{value:.4g}"
+    """Format an ε for the table: a dash for none."""
+    if value is None:
+        return "-"
+    return "∞" if value == math.inf else f"{value:.4g}"

@@ -77,7 +77,10 @@ def save(
     for result in several:
         check_kind("a result", result, Result, "a Result, or a list of them")
     _check_names(several)
-    stated = checked_facts(facts or {})
+    stated = {name: str(value) for name, value in (facts or {}).items()}
+    for name in stated:
+        if name not in FACTS:
+            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
     directory = Path(directory)
     if (directory / RUN).exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
@@ -90,41 +93,34 @@ def save(
         # The manifest goes first: a kill in between leaves nothing that passes for results.
         for path in [directory / MANIFEST, *map(directory.joinpath, digests(directory))]:
             path.unlink(missing_ok=True)
-    for result in several:
-        write_scores(result, directory)
+    write_scores(several, directory)
     write_json(directory / PROVENANCE, provenance())
-    more: dict[str, Any] = {"auditor": stated.pop("auditor")} if "auditor" in stated else {}
-    write_content(results_to_dict(several, **more, **({"facts": stated} if stated else {})), directory)
-
-
-def checked_facts(facts: Mapping[str, object]) -> dict[str, str]:
-    """Return facts as texts.
-
-    Raises:
-        InputError: If the name of one is not in `FACTS`.
-    """
-    for name in facts:
-        if name not in FACTS:
-            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
-    return {name: str(value) for name, value in facts.items()}
+    more: dict[str, Any] = {}
+    if "auditor" in stated:
+        more["auditor"] = stated.pop("auditor")
+    if stated:
+        more["facts"] = stated
+    write_content(results_to_dict(several, **more), directory)
 
 
 def write_method_results(found: MethodResults, directory: Path) -> None:
     """Write a method's scores, arrays and extra documents."""
     _check_names(found.results)
-    for result in found.results:
-        write_scores(result, directory)
+    write_scores(found.results, directory)
     for name, document in found.extras.items():
         write_json(directory / f"{name}.json", document)
 
 
-def write_scores(result: Result, directory: Path) -> None:
-    """Write a result's scores, which ``coalmine estimate`` reads too, and its further arrays."""
-    if result.scores is not None:
-        sides = {"members": result.scores.members, "nonmembers": result.scores.nonmembers}
-        write_arrays(scores_path(result, directory), {name: side for name, side in sides.items() if side is not None})
-    if result.arrays:
-        write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
+def write_scores(results: Sequence[Result], directory: Path) -> None:
+    """Write the scores of results, which ``coalmine estimate`` reads too, and their further arrays."""
+    for result in results:
+        if result.scores is not None:
+            sides = {"members": result.scores.members}
+            if result.scores.nonmembers is not None:
+                sides["nonmembers"] = result.scores.nonmembers
+            write_arrays(scores_path(result, directory), sides)
+        if result.arrays:
+            write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
 
 
 def write_content(content: Mapping[str, Any], directory: Path) -> None:
@@ -164,12 +160,13 @@ def digests(directory: Path) -> dict[str, str]:
     if (directory / RUN).is_file():  # all of the directory is ours
         patterns = ["*.json", "*.npz", "*.toml"]
     found = {}
-    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
-        # run.json changes when a finished run is resumed.
-        if path.name not in (RUN, MANIFEST) and not path.name.startswith("."):
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    for pattern in patterns:
+        for path in directory.glob(pattern):
+            # run.json changes when a finished run is resumed; hidden files are not complete yet.
+            if path.name not in (RUN, MANIFEST) and not path.name.startswith("."):
+                with path.open("rb") as file:
+                    found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return dict(sorted(found.items()))
 
 
 def write_manifest(directory: Path) -> None:
@@ -189,7 +186,9 @@ def check_manifest(directory: Path) -> str:
     stored, found = read_json(path), digests(directory)
     for name in sorted({*stored, *found}):
         if stored.get(name) != found.get(name):
-            what = "is missing" if name not in found else "was added" if name not in stored else "was changed"
+            what = "was changed"
+            if name not in found or name not in stored:
+                what = "was added" if name in found else "is missing"
             raise InputError(
                 f"{directory / name} {what} after coalmine wrote {MANIFEST}: restore it, or run the audit again in "
                 "another directory"
@@ -300,34 +299,40 @@ def load(path: Path | str) -> Results:
         >>> import tempfile
         >>> from coalmine import check_mechanism
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
+        ...     check_mechanism(lambda total: total, dim=500, canaries=100).save(directory)
         ...     load(directory)
-        Results([<Result mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+        Results([<Result mechanism, release: no claim, ε ≥ 1.22e+06, ε ≈ ∞ (3.11–∞)>])
     """
     return Results(read_run_directory(path, scores=True).results)
 
 
-def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> list[Result]:
+def read_results(contents: Sequence[Mapping[str, Any]], directory: Path | None) -> list[Result]:
     """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
-    read = []
-    for content in results:
+    results = []
+    for content in contents:
         result = Result.from_dict(content)
         if directory is not None:
-            scores, arrays = scores_path(result, directory), directory / f"arrays-{result.file_stem}.npz"
-            sides = read_arrays(scores) if scores.is_file() else {}
-            result = replace(
-                result,
-                scores=Scores(sides["members"], sides["nonmembers"]) if "nonmembers" in sides else None,
-                arrays=read_arrays(arrays) if arrays.is_file() else {},
-            )
-        read.append(result)
-    return read
+            scores, arrays = None, {}
+            if scores_path(result, directory).is_file():
+                sides = read_arrays(scores_path(result, directory))
+                if "nonmembers" in sides:
+                    scores = Scores(sides["members"], sides["nonmembers"])
+            path = directory / f"arrays-{result.file_stem}.npz"
+            if path.is_file():
+                arrays = read_arrays(path)
+            result = replace(result, scores=scores, arrays=arrays)
+        results.append(result)
+    return results
 
 
-def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:
+def read_extras(directory: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return those of a method's extra documents that were written."""
-    paths = {} if directory is None else {name: directory / f"{name}.json" for name in names}
-    return {name: read_json(path) for name, path in paths.items() if path.is_file()}
+    extras = {}
+    for name in names:
+        path = directory / f"{name}.json"
+        if path.is_file():
+            extras[name] = read_json(path)
+    return extras
 
 
 @contextmanager

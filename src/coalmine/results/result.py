@@ -6,12 +6,12 @@ import math
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy.typing as npt
 
@@ -26,7 +26,6 @@ from coalmine.stats import Estimate, Scores
 _CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE / n, which rounds
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
-_CALIBRATED = ("gaussian-shift",)  # intervals that cover as often as they say
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
 
 
@@ -46,7 +45,7 @@ class Showable:
 
     def _shown(self) -> Sequence[Result]:
         """Return the results to show."""
-        raise NotImplementedError
+        return (cast("Result", self),)
 
     def plot(self, kind: str = "epsilon") -> Any:
         """Return an altair chart, which notebooks draw and ``chart.save("figure.png")`` writes.
@@ -209,33 +208,80 @@ class Result(Showable):
     provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
 
     def __post_init__(self) -> None:
-        test = self.claim_test
-        if test is None and self.claim is not None:
-            test = self._test_by_bound(self.claim)
+        test, claim = self.claim_test, self.claim
+        if test is None and claim is not None:
+            # No test of its own: the lower bound is compared with the claimed ε.
+            bound, guess = self.decisive, self.best_guess
+            # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
+            calibrated = guess is not None and guess.method == "gaussian-shift" and guess.delta > 0
+            if claim.epsilon == math.inf:
+                verdict = Verdict.NO_CLAIM
+            elif bound is not None and refutes(bound.epsilon, bound.delta, claim):
+                verdict = Verdict.REFUTED
+            elif guess is not None and calibrated and (guess.lower or 0.0) > claim.epsilon:
+                verdict = Verdict.SUSPICIOUS
+            elif bound is None or 2 * bound.epsilon < claim.epsilon:
+                # With half the noise ε is about twice as large, and so is the bound: it would not exceed the claim.
+                verdict = Verdict.TOO_WEAK
+            else:
+                verdict = Verdict.NOT_REFUTED
+            test = ClaimTest(verdict=verdict, confidence=None if bound is None else bound.confidence)
         if test is not None and test.claim is None:
-            test = replace(test, claim=self.claim)
-        if test is not None and test.claim != self.claim:
+            test = replace(test, claim=claim)
+        if test is not None and test.claim != claim:
             raise InputError(
-                f"claim_test is the test of another claim ({_short(test.claim)}) than claim ({_short(self.claim)}): "
-                "pass a test of this one, or claim_test=None to compare the lower bound with it"
+                f"claim_test is the test of another claim than {claim}: pass a test of this one, or claim_test=None to "
+                "compare the lower bound with it"
             )
         object.__setattr__(self, "claim_test", test)
 
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
-        return "\n".join(summary.in_lines(self))
+        claim, bound, guess = self.claim, self.decisive, self.best_guess
+        claimed, best = "nothing", "none"
+        proven = "nothing: there are only estimates"
+        if claim is not None:
+            claimed = f"ε ≤ {summary.number(claim.epsilon)} at δ = {claim.delta:g}"
+        if bound is not None and bound.confidence is not None:
+            proven = f"ε ≥ {summary.number(bound.epsilon)} at δ = {bound.delta:g} "
+            proven += f"({100 * bound.confidence:g}%, {bound.method})"
+            if self.ceiling is not None and bound.method == "simultaneous":
+                proven += f"; more than {self.ceiling:.3g} cannot be shown with this many scores"
+        if guess is not None:
+            best = f"ε ≈ {summary.guess(guess)} ({guess.method})"
+        lines = [f"{self.name}: {self.verdict.value}"]
+        lines += [f"claimed     {claimed}", f"proven      {proven}", f"best guess  {best}"]
+        lines += map(summary.finding_sentence, self.findings)
+        lines.append(summary.verdict_sentence(self))
+        if "note" in self.details:
+            lines.append(str(self.details["note"]))
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         """The verdict and the numbers in one line."""
-        return f"<{type(self).__name__} {summary.in_one_line(self)}>"
+        parts = [f"<{type(self).__name__} {self.name}: {self.verdict.value}"]
+        if self.claim is not None:
+            parts.append(f"claimed ε ≤ {summary.number(self.claim.epsilon)}")
+        if self.decisive is not None:
+            parts.append(f"ε ≥ {summary.number(self.decisive.epsilon)}")
+        if self.best_guess is not None:
+            parts.append(f"ε ≈ {summary.guess(self.best_guess)}")
+        return ", ".join(parts) + ">"
 
-    def _shown(self) -> Sequence[Result]:
-        return (self,)
+    @property
+    def name(self) -> str:
+        """The method and the label, unique among the results of a run."""
+        return f"{self.method}, {self.label}"
 
     @property
     def label(self) -> str:
         """The view, with the variant where there is one: unique among the results of a method."""
         return f"{self.variant}, {self.view}" if self.variant else self.view
+
+    @property
+    def claimed(self) -> tuple[float, float] | None:
+        """The claimed (ε, δ), by which results are compared; None without a claim."""
+        return None if self.claim is None else (self.claim.epsilon, self.claim.delta)
 
     @property
     def file_stem(self) -> str:
@@ -310,25 +356,6 @@ class Result(Showable):
         """Whether the claim is refuted."""
         return self.verdict is Verdict.REFUTED
 
-    def _test_by_bound(self, claim: Claim) -> ClaimTest:
-        """Return the test that compares the lower bound with the claimed ε."""
-        bound, best_guess = self.decisive, self.best_guess
-        confidence = None if bound is None else bound.confidence
-        # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
-        calibrated = best_guess is not None and best_guess.method in _CALIBRATED and best_guess.delta > 0
-        if claim.epsilon == math.inf:
-            verdict = Verdict.NO_CLAIM
-        elif bound is not None and refutes(bound.epsilon, bound.delta, claim):
-            verdict = Verdict.REFUTED
-        elif best_guess is not None and calibrated and (best_guess.lower or 0.0) > claim.epsilon:
-            verdict = Verdict.SUSPICIOUS
-        elif bound is None or 2 * bound.epsilon < claim.epsilon:
-            # With half the noise ε is about twice as large, and so is the bound: it would still not exceed the claim.
-            verdict = Verdict.TOO_WEAK
-        else:
-            verdict = Verdict.NOT_REFUTED
-        return ClaimTest(verdict=verdict, confidence=confidence)
-
     @property
     def summary(self) -> str:
         """The verdict and the evidence in a few sentences."""
@@ -363,10 +390,24 @@ class Result(Showable):
         arrays: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Self:
         """Return the result that `to_dict` wrote, with the scores and arrays that were saved beside it."""
-        names = {f.name for f in fields(Result)}
-        plain = {name: value for name, value in content.items() if name in names and name not in _READ}
-        plain |= {name: read(content[name]) for name, read in _READ.items() if name in content}
-        return cls(**plain, scores=scores, arrays=arrays or {})
+        values = {f.name: content[f.name] for f in fields(Result) if f.name in content}
+        for name in ("ceiling", "joint_bound"):
+            values[name] = from_json(content.get(name))
+        values["unit"] = unit_named(content["unit"])
+        values["side_names"] = tuple(content.get("side_names", (summary.INSERTED, "held out")))
+        values["metrics"] = {name: from_json(value) for name, value in content.get("metrics", {}).items()}
+        values["findings"] = [Finding(**finding) for finding in content.get("findings", ())]
+        if content.get("claim") is not None:
+            values["claim"] = Claim.from_dict(content["claim"])
+        if content.get("claim_test") is not None:
+            values["claim_test"] = ClaimTest.from_dict(content["claim_test"])
+        values["estimates"] = []
+        for stored in content["estimates"]:
+            numbers = {name: from_json(stored.get(name)) for name in ("epsilon", "lower", "upper", "threshold")}
+            levels = stored.get("stricter") or ()
+            stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in levels)
+            values["estimates"].append(Estimate(**{**stored, **numbers, "stricter": stricter}))
+        return cls(**values, scores=scores, arrays=arrays or {})
 
 
 class Results(tuple[Result, ...], Showable):
@@ -377,7 +418,7 @@ class Results(tuple[Result, ...], Showable):
 
     Example:
         >>> from coalmine import check_mechanism
-        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
         >>> results = Results([result, result])
         >>> len(str(results).splitlines())  # a table
         3
@@ -390,56 +431,23 @@ class Results(tuple[Result, ...], Showable):
 
     def __str__(self) -> str:
         """The results as a table."""
-        from coalmine.results.tables import results_text
+        from coalmine.results.tables import Table
 
-        return results_text(self)
+        return "\n".join([Table.of_results(self, "").to_text(), *summary.finding_sentences(self)])
 
     def __repr__(self) -> str:
-        """Each result in a few summary."""
+        """Each result in one line."""
         return f"Results([{', '.join(map(repr, self))}])"
 
 
-def _short(claim: Claim | None) -> str:
-    """Return a claim in a few summary."""
-    return "none" if claim is None else f"ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
-
-
-def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
-    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper", "threshold")}
-    stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in content.get("stricter") or ())
-    return Estimate(**{**content, **numbers, "stricter": stricter})
-
-
-def claim_from_dict(content: Mapping[str, Any] | None) -> Claim | None:
-    """Return the claim that `Claim.to_dict` wrote, or None for none."""
-    return None if content is None else Claim.from_dict(content)
-
-
 def from_json(value: Any) -> Any:
-    """Return a value of a result file as a Python value; infinity and NaN are written as summary."""
+    """Return a value of a result file as a Python value; infinity and NaN are written as words."""
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 def in_json(value: float | None) -> float | str | None:
     """Return a number for a result file, in which infinity is written as a word."""
     return "inf" if value == math.inf else value
-
-
-def _claim_test_from_dict(content: Mapping[str, Any] | None) -> ClaimTest | None:
-    return None if content is None else ClaimTest.from_dict(content)
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "unit": unit_named,
-    "claim_test": _claim_test_from_dict,
-    "findings": lambda findings: [Finding(**finding) for finding in findings],
-    "side_names": tuple,
-    "claim": claim_from_dict,
-    "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],
-    "ceiling": from_json,
-    "joint_bound": from_json,
-    "metrics": lambda metrics: {name: from_json(value) for name, value in metrics.items()},
-}
 
 
 @dataclass(frozen=True, kw_only=True)

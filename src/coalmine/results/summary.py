@@ -27,37 +27,6 @@ INSERTED = "inserted"
 # Results
 
 
-def in_one_line(result: Result) -> str:
-    """Return the method, the verdict and the numbers: ``one-shot, updates: refuted, claimed ε ≤ 8, ε ≥ 3.21``."""
-    parts = [f"{result.method}, {result.label}: {result.verdict.value}"]
-    if result.claim is not None:
-        parts.append(f"claimed ε ≤ {number(result.claim.epsilon)}")
-    if result.decisive is not None:
-        parts.append(f"ε ≥ {number(result.decisive.epsilon)}")
-    if result.best_guess is not None:
-        parts.append(f"ε ≈ {guess(result.best_guess)}")
-    return ", ".join(parts)
-
-
-def in_lines(result: Result) -> list[str]:
-    """Return the verdict, what is claimed, proven and guessed, the findings, and any note, on a line each."""
-    claim, bound, best = result.claim, result.decisive, result.best_guess
-    claimed = "nothing" if claim is None else f"ε ≤ {number(claim.epsilon)} at δ = {claim.delta:g}"
-    proven = "nothing: there are only estimates"
-    if bound is not None and bound.confidence is not None:
-        proven = f"ε ≥ {number(bound.epsilon)} at δ = {bound.delta:g} ({100 * bound.confidence:g}%, {bound.method})"
-        if result.ceiling is not None and bound.method == "simultaneous":
-            proven += f"; more than {result.ceiling:.3g} cannot be shown with this many scores"
-    lines = [
-        f"{result.method}, {result.label}: {result.verdict.value}",
-        f"claimed     {claimed}",
-        f"proven      {proven}",
-        f"best guess  {'none' if best is None else f'ε ≈ {guess(best)} ({best.method})'}",
-    ]
-    note = [str(result.details["note"])] if "note" in result.details else []
-    return [*lines, *map(finding_sentence, result.findings), verdict_sentence(result), *note]
-
-
 def evidence_sentences(result: Result) -> str:
     """Return the verdict and what the scores show, without the findings of checks."""
     evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
@@ -87,7 +56,7 @@ def bound_sentence(
     if ceiling == 0 and bound.method == "simultaneous":
         return f"There are too few scores to show anything at {confidence}. Use more canaries."
     text = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
-    text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times_at_least(bound.lower))}."
+    text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times(bound.lower, 'at least '))}."
     largest = max(bounds, key=lambda e: e.epsilon, default=bound)
     if bound.lower == 0 and largest.epsilon > 0:
         text += (
@@ -129,9 +98,21 @@ def verdict_sentence(result: Result) -> str:
         case Verdict.TOO_WEAK:
             unnoticed = "half the noise" if states_noise(claim) else "twice this ε"
             weak = f"Too weak to test {claimed}: {unnoticed} could go unnoticed."
-            # Where releases contain no canaries, neither more of them nor another view would help.
-            lacking = any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
-            return weak if lacking else f"{weak} {_advice(test, unnoticed, result.side_names[0])}"
+            if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
+                return weak  # where releases contain no canaries, neither more of them nor another view would help
+            side, needed = result.side_names[0], test.canaries_needed
+            if needed is not None and side == INSERTED:
+                return f"{weak} About {needed:,} inserted canaries would detect {unnoticed} (80% power)."
+            if needed is not None:
+                # Where scores are not one per inserted canary, more of them come from more trials.
+                more = f"About {needed:,} scores ({side}), such as from more trials,"
+                return f"{weak} {more} would detect {unnoticed} (80% power)."
+            if side == INSERTED:
+                return (
+                    f"{weak} More canaries alone may not detect it: use a view that shows more, or a larger share of "
+                    "rounds."
+                )
+            return f"{weak} Use more scores, such as from more trials, or an attack that separates them better."
         case _:
             found = f"Not refuted: we found no evidence against {claimed}."
             return f"{found}{power_sentence(test)} This is not a proof of privacy."
@@ -161,19 +142,6 @@ def power_sentence(test: ClaimTest) -> str:
 def states_noise(claim: Claim) -> bool:
     """Whether a claim is about a noise multiplier, and not only about ε and δ."""
     return claim.noise_multiplier is not None or bool(claim.noise_schedule)
-
-
-def _advice(test: ClaimTest, unnoticed: str, side: str) -> str:
-    """Say how many canaries would have been enough, or what else to do if none would.
-
-    Where scores are not one per inserted canary, more of them come from more trials.
-    """
-    if test.canaries_needed is None and side == INSERTED:
-        return "More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
-    if test.canaries_needed is None:
-        return "Use more scores, such as from more trials, or an attack that separates them better."
-    needed = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
-    return f"About {test.canaries_needed:,} {needed} would detect {unnoticed} (80% power)."
 
 
 # Findings
@@ -254,16 +222,6 @@ def times(epsilon: float, prefix: str = "") -> str:
     """Format e^ε as "6.5 times", and as "more than a million times" where nobody can picture it."""
     odds = math.exp(min(epsilon, 700))
     return "more than a million times" if odds >= 1e6 else f"{prefix}{float(f'{odds:.3g}'):,g} times"
-
-
-def times_at_least(epsilon: float) -> str:
-    """Format e^ε for a lower bound."""
-    return times(epsilon, "at least ")
-
-
-def times_at_most(epsilon: float) -> str:
-    """Format e^ε for an upper bound."""
-    return times(epsilon, "up to ")
 
 
 def kind(estimate: Estimate) -> str:

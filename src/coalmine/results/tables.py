@@ -40,7 +40,7 @@ class Group:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict on a claim; results that are only estimates do not decide beside those with a bound."""
-        return _overall(_deciding(self.bounded or self.results))
+        return overall(result.verdict for result in _deciding(self.bounded or self.results))
 
     @property
     def strongest(self) -> Result | None:
@@ -53,8 +53,10 @@ class Group:
         """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
         strongest: dict[str, list[Finding]] = {}
         for result in self.results:
-            for check in dict.fromkeys(finding.check for finding in result.bugs):
-                found = [finding for finding in result.bugs if finding.check == check]
+            by_check: dict[str, list[Finding]] = {}
+            for finding in result.bugs:
+                by_check.setdefault(finding.check, []).append(finding)
+            for check, found in by_check.items():
                 best = strongest.setdefault(check, found)
                 if min(f.p_value for f in found) < min(f.p_value for f in best):
                     strongest[check] = found
@@ -120,14 +122,14 @@ def _deciding(results: Sequence[Result]) -> list[Result]:
     """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
     by_claim: dict[object, list[Result]] = {}
     for result in results:
-        claim = None if result.claim is None else (result.claim.epsilon, result.claim.delta)
-        by_claim.setdefault(claim, []).append(result)
-    tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
-    return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
-
-
-def _overall(results: Sequence[Result]) -> Verdict:
-    return overall(result.verdict for result in results)
+        by_claim.setdefault(result.claimed, []).append(result)
+    by_verdict: dict[Verdict, list[Result]] = {}
+    for tests in by_claim.values():
+        by_verdict.setdefault(overall(result.verdict for result in tests), tests)
+    for verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK, Verdict.NOT_REFUTED, Verdict.NO_CLAIM):
+        if verdict in by_verdict:
+            return by_verdict[verdict]
+    return []
 
 
 def joint_confidence(results: Sequence[Result]) -> float:
@@ -174,11 +176,6 @@ class Table:
 
 # Columns of `evidence_cells`.
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
-
-
-def results_text(results: Sequence[Result]) -> str:
-    """Return results in columns, and below them what was found."""
-    return "\n".join([Table.of_results(results, "").to_text(), *summary.finding_sentences(results)])
 
 
 def results_markdown(results: Sequence[Result]) -> str:

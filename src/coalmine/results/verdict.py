@@ -21,16 +21,6 @@ class Verdict(StrEnum):
     # No guarantee was stated.
     NO_CLAIM = "no claim"
 
-    @property
-    def fails(self) -> bool:
-        """Whether a gate always stops at this verdict."""
-        return self is Verdict.REFUTED
-
-    @property
-    def fails_strictly(self) -> bool:
-        """Whether a strict gate stops at this verdict."""
-        return self in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK)
-
 
 # The order in which verdicts lead a page: alarms first, and adversaries that were too weak after one that was not.
 LEADING = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
@@ -59,9 +49,6 @@ class Unit:
 
     name: str
     limited: bool = True
-
-    def __str__(self) -> str:
-        return self.name
 
 
 USER = Unit("one user, whole training")

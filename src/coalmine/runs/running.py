@@ -131,33 +131,35 @@ class _Run:
 
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
-        # Preparing all methods reads their files, so a wrong path is reported before anything is trained.
         groups = self._groups()
-        methods = {name: method for group in groups for name, method in group.methods.items()}
-        found = self._done(methods)
+        found = self._stored(groups)
         trainings: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
+            waiting = [group for group in groups if group.settings and not found.keys() >= group.methods.keys()]
             # Models of later trainings are built first, so that a wrong setting is not found after hours.
-            for group in [group for group in groups if group.settings and not found.keys() >= group.methods.keys()][1:]:
-                group.module(group.splits())
+            for group in waiting[1:]:
+                splits = group.splits()
+                with _naming(group.table):
+                    self.settings.trainings[group.table or TRAINING].module(splits)
             for group in groups:
-                trained = None
-                about: dict[str, Any] = {"metrics": {}}
+                trained, metrics = None, {}
                 if group.table is not None:
                     # A training is needed again unless all that its methods wanted from it is stored.
                     stored = self._read(group.table) if found.keys() >= group.methods.keys() else None
                     if stored is None:
                         trained, stored = self._trained(group)
                         self._keep(group.table, stored)
-                    trainings[group.table] = about = stored
+                    trainings[group.table], metrics = stored, stored["metrics"]
                 for name, method in group.methods.items():
                     if name not in found:
-                        found[name] = self._results(group, method, trained, about["metrics"], found)
-        ordered = [found[name] for name in self.settings.methods]
-        return self._written(ordered, trainings)
+                        found[name] = self._results(group, method, trained, metrics, found)
+        return self._written([found[name] for name in self.settings.methods], trainings)
 
     def _groups(self) -> list[_Group]:
-        """Return the methods by the training they share."""
+        """Return the methods by the training they share.
+
+        This prepares all methods, which read their files: a wrong path is reported before anything is trained.
+        """
         groups: dict[str | None, _Group] = {}
         earlier: dict[str, Method] = {}
         for name, settings in self.settings.methods.items():
@@ -173,20 +175,27 @@ class _Run:
         # Methods without a training come last: they may read what the others found.
         return sorted(groups.values(), key=lambda group: group.table is None)
 
-    def _done(self, methods: Mapping[str, Method]) -> dict[str, MethodResults]:
+    def _stored(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
         """Return the methods whose results are stored, except those that an unfinished method has to read from."""
-        parts = {name: part for name in methods if (part := self._read(name)) is not None}
-        # What a method keeps in memory for others is not stored: it has to be run again.
-        needed = {read for name, method in methods.items() if name not in parts for read in method.reads}
-        done = {}
+        if self.path is None:
+            return {}
+        parts, needed = {}, set[str]()
+        for group in groups:
+            for name, method in group.methods.items():
+                part = self._read(name)
+                if part is None:
+                    # What a method keeps in memory for others is not stored: it has to be run again.
+                    needed.update(method.reads)
+                else:
+                    parts[name] = part
+        stored = {}
         for name, part in parts.items():
             if name not in needed:
-                assert self.path is not None
                 with refusing_damage(self.path):
                     results = read_results(part["results"], self.path)
                 extras = read_extras(self.path, registry.get(name).extras)
-                done[name] = MethodResults(method=name, results=results, summary=part.get("summary"), extras=extras)
-        return done
+                stored[name] = MethodResults(method=name, results=results, summary=part.get("summary"), extras=extras)
+        return stored
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
@@ -223,11 +232,12 @@ class _Run:
         with reporting(what, training.rounds) as advance:
 
             def progress(measured: Mapping[str, float]) -> None:
-                nonlocal live
                 done, figures = int(measured["round"]) + 1, dict[str, float]()
                 if done % max(1, training.rounds // _LIVE) == 0:
-                    live = [words for audit in training.audits if (words := audit.live()) is not None]
-                    figures = {name: value for audit in training.audits for name, value in audit.figures().items()}
+                    live.clear()
+                    for audit in training.audits:
+                        live.extend(filter(None, [audit.live()]))
+                        figures |= audit.figures()
                 advance(done, "; ".join(live))
                 if self.directory is not None:
                     facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
@@ -254,9 +264,12 @@ class _Run:
         timing = {"audit_s": time.perf_counter() - start}
         if group.table in self.timing:
             timing["train_s"] = self.timing[group.table]
-        # A method that reads from another one has audited that one's training.
-        read = [result.training for name in method.reads if name in earlier for result in earlier[name].results]
-        table = group.table or next(iter(read), "")
+        table = group.table or ""
+        for name in method.reads if not table else ():
+            # A method that reads from another one has audited that one's training.
+            if name in earlier and earlier[name].results:
+                table = earlier[name].results[0].training
+                break
         results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
         found = replace(found, method=method.name, results=results)
         if self.path is not None:
@@ -286,12 +299,14 @@ class _Run:
         return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        path = None if self.directory is None else self.directory.part(name)
+        """Return the part that an earlier process finished, if there is one."""
+        path = None if self.path is None else self.path / "parts" / f"{name}.json"
         return read_json(path) if path is not None and path.is_file() else None
 
     def _keep(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a finished part."""
         if self.directory is not None:
-            write_json(self.directory.part(name), content)
+            write_json(self.directory.path / "parts" / f"{name}.json", content)
             self.directory.log("found", part=name)
 
 
@@ -309,20 +324,16 @@ class _Group:
         with _naming(self.table):
             return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods.values()))
 
-    def module(self, splits: Splits) -> Any:
-        """Return the model."""
-        assert self.settings is not None
-        with _naming(self.table):
-            return self.settings.module(splits)
-
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""
         assert self.settings is not None
-        module = self.module(splits)
+        with _naming(self.table):
+            module = self.settings.module(splits)
         added: list[Any] = []
-        for name, method in self.methods.items() if audits else ():
-            with _naming(name):
-                added += method.audits(splits, module)
+        if audits:
+            for name, method in self.methods.items():
+                with _naming(name):
+                    added += method.audits(splits, module)
         with _naming(self.table):
             for method in self.methods.values():
                 special = method.build_training(splits, module, added)

@@ -43,7 +43,6 @@ from coalmine.stats.rates import epsilon_from_rates as epsilon_from_rates
 from coalmine.stats.rates import plug_in as plug_in
 from coalmine.stats.scores import Scores as Scores
 from coalmine.stats.sequential import SequentialBound as SequentialBound
-from coalmine.stats.sequential import SequentialTest as SequentialTest
 from coalmine.stats.simultaneous_bound import ceiling as ceiling
 from coalmine.stats.simultaneous_bound import gdp as gdp
 from coalmine.stats.simultaneous_bound import p_value as p_value

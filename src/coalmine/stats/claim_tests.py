@@ -22,7 +22,7 @@ from coalmine.errors import InputError
 from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.one_run import guess_power, most_powerful_guesses, planned_tests
-from coalmine.stats.rank_tests import Design, check_coin_flips, member_ranks, random_choice
+from coalmine.stats.rank_tests import Design, member_ranks, random_choice
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
@@ -37,7 +37,6 @@ Rows = Ints | slice
 """Which draws are looked at."""
 
 
-@dataclass(frozen=True, eq=False)
 class ClaimTests:
     """The tests of a claim on given scores.
 
@@ -61,35 +60,21 @@ class ClaimTests:
         (True, True)
     """
 
-    scores: Scores
-    design: Design = "fixed"
-    dependent: bool = False
-    guesses: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.design not in ("fixed", "coin-flips"):
-            raise InputError(f"design must be 'fixed' or 'coin-flips', got {self.design!r}")
-        if self.dependent and (self.design == "fixed" or self.scores.null is not None):
+    def __init__(
+        self, scores: Scores, *, design: Design = "fixed", dependent: bool = False, guesses: int | None = None
+    ) -> None:
+        if dependent and (design == "fixed" or scores.null is not None):
             raise InputError("dependent scores need observed non-members and the design 'coin-flips'")
-        if self.scores.null is None and self.design == "coin-flips":
-            check_coin_flips(self.scores.members.size, self.scores.observed.size)
-
-    @property
-    def assumes(self) -> str:
-        """What must hold for the p-value to be valid, in words."""
-        if self.dependent:
-            return COIN_FLIPS
-        return INDEPENDENT if self.scores.null is None else f"{INDEPENDENT}; their null distribution is exact"
-
-    @property
-    def members(self) -> int:
-        """Number of members."""
-        return self.scores.members.size
-
-    @property
-    def nonmembers(self) -> int | None:
-        """Number of non-members, or None if their distribution is known."""
-        return None if self.scores.null is not None else self.scores.observed.size
+        self.scores, self.design, self.dependent = scores, design, dependent
+        self.members = scores.members.size
+        self.nonmembers: int | None = None
+        self.standard_error = 1 / math.sqrt(self.members)  # of `separation`, roughly
+        self.assumes = f"{INDEPENDENT}; their null distribution is exact"
+        if scores.null is None:
+            self.nonmembers = scores.observed.size
+            self.standard_error = math.sqrt(1 / self.members + 1 / self.nonmembers)
+            self.assumes = COIN_FLIPS if dependent else INDEPENDENT
+        self._guesses = guesses or (self.members + (self.nonmembers or 0)) // 2
 
     @cached_property
     def separation(self) -> float:
@@ -102,18 +87,17 @@ class ClaimTests:
         least = 1 / (2 * self.members * self.scores.observed.size)
         return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
 
-    @property
-    def standard_error(self) -> float:
-        """Standard error of `separation`, roughly."""
-        return math.sqrt(1 / self.members + (0 if self.nonmembers is None else 1 / self.nonmembers))
-
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
             return joint_p_value(planned_tests(self.scores, self._guesses), claim)
         rank_sum = self._rank_sum.p_value_of(self.scores, claim) / RANK_SUM_SHARE
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
-        return max(self._floor, min(1.0, rank_sum, at_ranks))
+        floor, null = 0.0, self.scores.null
+        if isinstance(null, DependentNull):
+            # The p-value of scores that tell nothing holds even if the null is only an approximation.
+            floor = null.proved_p_value(self.scores.members)
+        return max(floor, min(1.0, rank_sum, at_ranks))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
         """Return the probability to reject ``claim`` if the scores overlap like ``truth``.
@@ -180,16 +164,6 @@ class ClaimTests:
     @cached_property
     def _rank_sum(self) -> RankSum:
         return RankSum.of(self.scores)
-
-    @cached_property
-    def _floor(self) -> float:
-        """A p-value for scores that tell nothing, which holds even if the null is only an approximation."""
-        null = self.scores.null
-        return null.proved_p_value(self.scores.members) if isinstance(null, DependentNull) else 0.0
-
-    @property
-    def _guesses(self) -> int:
-        return (self.members + (self.nonmembers or 0)) // 2 if self.guesses is None else self.guesses
 
 
 class OrderedDraws:
@@ -300,7 +274,6 @@ DRAWS = 4_999
 _ROUNDING = 1e-12  # statistics that differ by less are equal
 
 
-@dataclass(frozen=True, eq=False)
 class RankSum:
     """Draws from which the rank-sum statistic is calibrated, for given numbers of scores.
 
@@ -318,17 +291,21 @@ class RankSum:
         (0.0002, True)
     """
 
-    members: int
-    nonmembers: int | None
-    rng: np.random.Generator
-    draws: int = DRAWS
+    def __init__(self, members: int, nonmembers: int | None, rng: np.random.Generator, draws: int = DRAWS) -> None:
+        self.members, self.draws = members, draws
+        # The members' draws come first, so that they are the same whether or not non-members are counted.
+        self._members_tail = Tails(uniform_order_statistics(members, even_ranks(members), rng, draws))
+        self._nonmembers_tail: Floats | None = None
+        if nonmembers is not None:
+            self._nonmembers_tail = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
+        self._kept: dict[Curve, Floats] = {}
 
     @classmethod
     def of(cls, scores: Scores) -> RankSum:
         """Return the test for these scores, with draws that depend on their order alone."""
         if scores.null is not None:
-            return cls(scores.members.size, None, random_choice(scores.members, scores.members[:0]))
-        return cls(scores.members.size, scores.observed.size, random_choice(scores.members, scores.observed))
+            return cls(scores.members.size, None, random_choice(scores.members, scores.members[:0]), DRAWS)
+        return cls(scores.members.size, scores.observed.size, random_choice(scores.members, scores.observed), DRAWS)
 
     def p_value_of(self, scores: Scores, claim: Curve) -> float:
         """Return the p-value of a claim from these scores.
@@ -336,22 +313,19 @@ class RankSum:
         If they share a random quantity (`DependentNull`), it is the mean over the parts of its values.
         """
         if isinstance(scores.null, DependentNull):
-            shares, log_fpr, _ = scores.null.given_shared(self._at_even_ranks(scores))
+            compared = scores.members[self.members - even_ranks(self.members)]
+            shares, log_fpr, _ = scores.null.given_shared(compared)
             p_values = [self.p_value(1 - float(lost), claim) for lost in np.mean(np.exp(log_fpr), axis=0)]
             return float(shares @ p_values)
         return self.p_value(self.statistic(scores), claim)
 
     def statistic(self, scores: Scores) -> float:
         """Return the share of comparisons that members win; ties count as lost."""
-        members = self._at_even_ranks(scores)
+        members = scores.members[self.members - even_ranks(self.members)]
         if scores.null is not None:
             return 1 - float(np.mean(np.exp(scores.null.log_sf(members))))
         nonmembers = scores.observed[scores.observed.size - even_ranks(scores.observed.size)]
         return float(np.mean(members[:, None] > nonmembers))
-
-    def _at_even_ranks(self, scores: Scores) -> Floats:
-        """Return the members' scores that are compared."""
-        return scores.members[self.members - even_ranks(self.members)]
 
     def drawn(self, curve: Curve, rows: Rows = _ALL) -> Floats:
         """Return the statistic of draws from the least favorable pair of a curve: of all, or of some rows."""
@@ -360,17 +334,21 @@ class RankSum:
         # A member's score has the FPR curve⁻¹(U) for a uniform U, and a non-member's is uniform itself.
         fpr = self._members_tail.fpr(curve, rows)
         if self._nonmembers_tail is None:
-            return np.asarray(1 - fpr.mean(axis=1))
-        others = self._nonmembers_tail[rows]
-        m, n = fpr.shape[1], others.shape[1]
-        # Members come first among equals, which they win. Without any wins they would have the last m places.
-        order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
-        won = np.arange(n, n + m).sum() - (order < m).astype(np.float32) @ np.arange(m + n, dtype=np.float32)
-        return np.asarray(won / (m * n), dtype=np.float64)
+            statistics = np.asarray(1 - fpr.mean(axis=1))
+        else:
+            others = self._nonmembers_tail[rows]
+            m, n = fpr.shape[1], others.shape[1]
+            # Members come first among equals, which they win. Without any wins they would have the last m places.
+            order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
+            won = np.arange(n, n + m).sum() - (order < m).astype(np.float32) @ np.arange(m + n, dtype=np.float32)
+            statistics = np.asarray(won / (m * n), dtype=np.float64)
+        if rows is _ALL:
+            self._kept[curve] = statistics  # a claim is asked for many times
+        return statistics
 
     def p_value(self, statistic: float, claim: Curve) -> float:
         """Return the p-value of a claim: a Monte Carlo test, so it is valid for any number of draws."""
-        reached = np.count_nonzero(self._claimed(claim) >= statistic - _ROUNDING)
+        reached = np.count_nonzero(self.drawn(claim) >= statistic - _ROUNDING)
         return float((1 + reached) / (1 + self.draws))
 
     def power(self, claim: Curve, truth: Curve, level: float) -> float:
@@ -384,35 +362,14 @@ class RankSum:
         """Return the statistic above which the test rejects ``claim`` at significance ``level``."""
         # The p-value is at most `level` if at most this many of the draws reach the statistic.
         allowed = int(np.floor(level * (1 + self.draws) + 1e-9)) - 1
-        return float(np.sort(self._claimed(claim))[-1 - allowed]) + _ROUNDING if allowed >= 0 else np.inf
-
-    def _claimed(self, claim: Curve) -> Floats:
-        """Return the statistics of all draws; kept, since a claim is asked for many times."""
-        if claim not in self._kept:
-            self._kept[claim] = self.drawn(claim)
-        return self._kept[claim]
-
-    @cached_property
-    def _kept(self) -> dict[Curve, Floats]:
-        return {}
-
-    @cached_property
-    def _members_tail(self) -> Tails:
-        return Tails(uniform_order_statistics(self.members, even_ranks(self.members), self.rng, self.draws))
-
-    @cached_property
-    def _nonmembers_tail(self) -> Floats | None:
-        _ = self._members_tail  # drawn first, whatever is asked for first
-        if self.nonmembers is None:
-            return None
-        return uniform_order_statistics(self.nonmembers, even_ranks(self.nonmembers), self.rng, self.draws)
+        return float(np.sort(self.drawn(claim))[-1 - allowed]) + _ROUNDING if allowed >= 0 else np.inf
 
 
+@dataclass(frozen=True, eq=False)
 class Tails:
     """Uniform tail probabilities of members' scores, and the FPRs at these scores if a curve holds."""
 
-    def __init__(self, uniform: Floats) -> None:
-        self.uniform = uniform
+    uniform: Floats
 
     def fpr(self, curve: Curve, rows: Rows) -> Floats:
         """Return curve⁻¹ of the tail probabilities of some rows."""

@@ -66,10 +66,8 @@ class Estimate:
             value = getattr(self, name)
             if value is not None and (math.isnan(value) or value < 0):
                 raise ValueError(f"{name} of {self.method} must be at least 0, got {value}")
-        if self.valid and (self.lower is None or self.confidence is None):
-            raise ValueError(f"{self.method} is marked as a valid bound but has no lower bound or no confidence")
-        if self.valid and self.epsilon != self.lower:
-            raise ValueError(f"{self.method} is a valid bound of {self.lower}, so its ε cannot be {self.epsilon}")
+        if self.valid and (self.epsilon != self.lower or self.confidence is None):
+            raise ValueError(f"{self.method} is marked as a valid bound without a confidence or a lower end at its ε")
 
     @classmethod
     def bound(
@@ -92,8 +90,7 @@ class Estimate:
         Args:
             lower_at: Computes the lower bound at a confidence; None counts as 0.
         """
-        if self.confidence is None:
-            raise ValueError(f"{self.method} has no confidence to raise")
+        assert self.confidence is not None
         levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
         return replace(self, stricter=tuple((level, lower_at(level) or 0.0) for level in levels))
 

@@ -5,7 +5,6 @@ docs/estimators.md compares them.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from coalmine.arrays import finite_list
-from coalmine.errors import InputError, NotApplicableError, check_count, check_number
+from coalmine.errors import InputError, NotApplicableError, check_count, did_you_mean
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
@@ -140,15 +139,11 @@ def estimate(
         nonmembers = None if nonmembers is None else -finite_list("nonmembers", nonmembers)
         threshold = None if threshold is None else -threshold
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
-    if threshold is not None:
-        if not math.isfinite(check_number("threshold", threshold)):
-            raise InputError(f"threshold must be finite, got {threshold}")
-        if scores.null is not None:
-            raise InputError("a fixed threshold needs observed non-members: drop the threshold or the null")
-        if copies > 1:
-            raise InputError(
-                f"estimators at a fixed threshold do not account for copies, got {copies}: drop one of the two"
-            )
+    if threshold is not None and (scores.null is not None or copies > 1 or not math.isfinite(threshold)):
+        raise InputError(
+            f"a fixed threshold must be finite, and needs observed non-members of one copy, got {threshold} with "
+            f"{copies} copies and null {null}"
+        )
     estimators = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
     estimates = _run(estimators, methods)
     if lower_is_member:
@@ -217,8 +212,14 @@ def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> 
     """Return the results of the named estimators, or of all that turn out to apply."""
     if isinstance(methods, str):
         methods = [methods]
+    for name in methods or ():
+        if name not in METHODS:
+            raise InputError(f"unknown method {name!r}. {did_you_mean(name, METHODS)}")
+        if name not in applicable:
+            reason = _NEEDS.get(name, "")
+            raise InputError(f"method {name} does not apply here{reason}; applicable: {', '.join(applicable)}")
     if methods is not None:
-        return [_named(name, applicable)() for name in methods]
+        return [applicable[name]() for name in methods]
     estimates = []
     for name, method in applicable.items():
         if name in _ONLY_BY_NAME:
@@ -261,15 +262,3 @@ def _applicable(
     if threshold is not None:
         applicable |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
     return {name: applicable[name] for name in METHODS if name in applicable}
-
-
-def _named(name: str, applicable: Mapping[str, Estimator]) -> Estimator:
-    """Return an estimator by name, or raise an `InputError` that says why it is not available."""
-    if name in applicable:
-        return applicable[name]
-    if name in METHODS:
-        reason = _NEEDS.get(name, "")
-        raise InputError(f"method {name} does not apply here{reason}; applicable: {', '.join(applicable)}")
-    matches = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(METHODS)}"
-    raise InputError(f"unknown method {name!r}. {hint}")

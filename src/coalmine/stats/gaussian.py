@@ -281,15 +281,18 @@ def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
     """
     fits = []
     for name, side in (("nonmembers", scores.nonmembers), ("members", scores.members)):
+        mean, std = math.nan, math.nan
         if side is None and scores.null is not None:
-            fits.append((scores.null.mean, scores.null.std))
-            continue
-        assert side is not None
-        with np.errstate(over="ignore", invalid="ignore"):
-            std = float(np.std(side, ddof=1)) if side.size > 1 else 0.0
+            mean, std = scores.null.mean, scores.null.std
+        elif side is not None and side.size > 1:
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean, std = float(np.mean(side)), float(np.std(side, ddof=1))
         if not 0 < std < np.inf:
-            raise NotApplicableError(f"a Gaussian fit needs {name} with at least two distinct scores of moderate size")
-        fits.append((float(np.mean(side)), std))
+            raise NotApplicableError(
+                f"a Gaussian fit needs {name} with at least two distinct scores of moderate size, or a null with known "
+                "moments"
+            )
+        fits.append((mean, std))
     return fits[0], fits[1]
 
 

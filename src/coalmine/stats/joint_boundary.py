@@ -98,8 +98,7 @@ class JointBoundary(Tests):
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-value of the test, shape (1,); the claim must be an `ApproximateDP`."""
-        if not isinstance(claim, ApproximateDP):
-            raise TypeError(f"right guesses are tested jointly for (ε, δ)-DP only, got {claim}")
+        assert isinstance(claim, ApproximateDP)  # Theorem 2 is about single (ε, δ) only
         probability = crossing_probability(self.guesses, self.boundary, self.canaries, self.design, claim)
         return np.full(self.thresholds.size, probability)
 

@@ -7,7 +7,8 @@ number of held-out canaries (the ``exact-null`` estimator).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
+from coalmine.errors import InputError, check_count, check_number, check_positive, parse_kind
 
 
 class Null(Protocol):
@@ -49,12 +50,12 @@ class Null(Protocol):
 
     @property
     def mean(self) -> float:
-        """Mean score of a non-member."""
+        """Mean score of a non-member; NaN if only its tails are known, so that there is nothing to fit."""
         ...
 
     @property
     def std(self) -> float:
-        """Standard deviation of a non-member's score."""
+        """Standard deviation of a non-member's score; NaN if only its tails are known."""
         ...
 
 
@@ -135,14 +136,10 @@ class CosineNull:
     """
 
     dim: int
+    mean: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_count("dim", self.dim, least=2)
-
-    @property
-    def mean(self) -> float:
-        """Mean cosine: 0."""
-        return 0.0
 
     @property
     def std(self) -> float:
@@ -151,19 +148,10 @@ class CosineNull:
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(cos ≥ score), also where the probability itself underflows."""
-        t = _cosines(score)
-        tail = self._log_tail(np.abs(t))
-        with np.errstate(divide="ignore"):
-            return np.where(t >= 0, tail, np.log1p(-np.exp(tail)))
-
-    def log_cdf(self, score: ArrayLike) -> Floats:
-        """Return ln P(cos ≤ score)."""
-        return self.log_sf(-np.asarray(score, dtype=float))
-
-    def _log_tail(self, t: Floats) -> Floats:
-        """Return ln(½ I_x(a, ½)) with x = 1 − t² and a = (d−1)/2."""
-        a = (self.dim - 1) / 2
-        x = (1 - t) * (1 + t)
+        cosine = _cosines(score)
+        t = np.abs(cosine)
+        # P(cos ≥ t) = ½ I_x(a, ½) with x = 1 − t² and a = (d−1)/2.
+        a, x = (self.dim - 1) / 2, (1 - t) * (1 + t)
         with np.errstate(divide="ignore"):
             tail = np.log(special.betainc(a, 0.5, x)) - math.log(2)
             # Near underflow (e^−745) the incomplete beta function loses digits: use the logarithm of its continued
@@ -172,7 +160,38 @@ class CosineNull:
             if np.any(far):
                 front = a * (np.log1p(-t) + np.log1p(t)) + np.log(t) - math.log(2 * a) - special.betaln(a, 0.5)
                 tail = np.where(far, front - np.log(_fraction(a, 0.5, np.where(far, x, 0.0))), tail)
-        return np.asarray(tail)
+            return np.asarray(np.where(cosine >= 0, tail, np.log1p(-np.exp(tail))))
+
+    def log_cdf(self, score: ArrayLike) -> Floats:
+        """Return ln P(cos ≤ score)."""
+        return self.log_sf(-np.asarray(score, dtype=float))
+
+
+def symmetry_p_value(scores: Floats) -> float:
+    """Return a p-value for scores whose signs, given their magnitudes, are independent fair coin flips.
+
+    Among the k scores of largest magnitude, the number of positive ones is then Binomial(k, ½). It is tested for k = m,
+    m/2, m/4, … of m scores, and the smallest p-value is multiplied by the number of tests. Nothing is assumed about the
+    magnitudes, which may depend on each other in any way.
+
+    Args:
+        scores: Scores, (m,). Zeros count as negative, and among equal magnitudes negative ones as larger.
+
+    Returns:
+        A p-value that is small if too many of the large scores are positive.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> symmetry_p_value(rng.normal(0, 1, 100)) > 0.05, symmetry_p_value(rng.normal(1, 1, 100)) < 1e-6
+        (True, True)
+    """
+    # Fewer than eight fair coins could not reject anything at the share of the significance that is left to them.
+    halvings = np.arange(max(0, int(math.log2(scores.size / 8))) + 1)
+    tested = np.unique(np.round(scores.size / 2.0**halvings).astype(np.int64))
+    order = np.lexsort((scores > 0, -np.abs(scores)))
+    positive = np.cumsum(scores[order] > 0)[tested - 1]
+    tails = np.where(positive > 0, special.betainc(np.maximum(positive, 1), tested - positive + 1, 0.5), 1.0)
+    return float(min(1.0, tested.size * tails.min()))
 
 
 @dataclass(frozen=True)
@@ -210,9 +229,8 @@ class OrthogonalCosineNull(CosineNull):
         needed = np.where(t == 0, 0.0, needed)
         return shares, special.log_ndtr(-needed), special.log_ndtr(needed)
 
-    def proved_p_value(self, scores: Floats) -> float:
-        """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
-        return symmetry_p_value(scores)
+    # Of the signs alone: given the magnitudes, each score is as often negative as positive.
+    proved_p_value = staticmethod(symmetry_p_value)
 
 
 def _cosines(score: ArrayLike) -> Floats:
@@ -221,33 +239,6 @@ def _cosines(score: ArrayLike) -> Floats:
     if np.any(np.abs(t) > 1):
         raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
     return t
-
-
-def symmetry_p_value(scores: Floats) -> float:
-    """Return a p-value for scores whose signs, given their magnitudes, are independent fair coin flips.
-
-    Among the k scores of largest magnitude, the number of positive ones is then Binomial(k, ½). It is tested for k = m,
-    m/2, m/4, … of m scores, and the smallest p-value is multiplied by the number of tests. Nothing is assumed about the
-    magnitudes, which may depend on each other in any way.
-
-    Args:
-        scores: Scores, (m,). Zeros count as negative, and among equal magnitudes negative ones as larger.
-
-    Returns:
-        A p-value that is small if too many of the large scores are positive.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> symmetry_p_value(rng.normal(0, 1, 100)) > 0.05, symmetry_p_value(rng.normal(1, 1, 100)) < 1e-6
-        (True, True)
-    """
-    # Fewer than eight fair coins could not reject anything at the share of the significance that is left to them.
-    halvings = np.arange(max(0, int(math.log2(scores.size / 8))) + 1)
-    tested = np.unique(np.round(scores.size / 2.0**halvings).astype(np.int64))
-    order = np.lexsort((scores > 0, -np.abs(scores)))
-    positive = np.cumsum(scores[order] > 0)[tested - 1]
-    tails = np.where(positive > 0, special.betainc(np.maximum(positive, 1), tested - positive + 1, 0.5), 1.0)
-    return float(min(1.0, tested.size * tails.min()))
 
 
 @lru_cache(maxsize=16)
@@ -264,22 +255,8 @@ def _intervals_of_chi(freedom: int) -> tuple[Floats, Floats]:
     return shares, np.concatenate([[0.0], np.sqrt(2 * halves), [np.inf]])
 
 
-class _NoMoments:
-    """Raises `NotApplicableError` for the moments of a null that bounds the true distribution, so has none to fit."""
-
-    @property
-    def mean(self) -> float:
-        """Unknown."""
-        raise NotApplicableError(f"the mean of {type(self).__name__} is unknown: it only bounds tail probabilities")
-
-    @property
-    def std(self) -> float:
-        """Unknown."""
-        raise NotApplicableError(f"the std of {type(self).__name__} is unknown: it only bounds tail probabilities")
-
-
 @dataclass(frozen=True)
-class LargestOfNull(_NoMoments):
+class LargestOfNull:
     """An upper bound on the largest of several scores with the same null, however they depend on one another.
 
     By the union bound, P(largest ≥ t) ≤ min(1, count · P(score ≥ t)), and this null attains the right-hand side.
@@ -290,9 +267,6 @@ class LargestOfNull(_NoMoments):
         each: Null distribution of one score.
         count: Number of scores of which the largest is taken.
 
-    Raises:
-        InputError: If ``count`` is not a whole number of at least 1.
-
     Example:
         >>> round(float(np.exp(LargestOfNull(NormalNull(), 3).log_sf(2.0))), 4)  # 3 · 0.02275
         0.0683
@@ -300,9 +274,8 @@ class LargestOfNull(_NoMoments):
 
     each: Null
     count: int
-
-    def __post_init__(self) -> None:
-        check_count("count", self.count)
+    mean: float = field(default=math.nan, init=False, repr=False, compare=False)
+    std: float = field(default=math.nan, init=False, repr=False, compare=False)
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(null ≥ score)."""
@@ -315,7 +288,7 @@ class LargestOfNull(_NoMoments):
 
 
 @dataclass(frozen=True)
-class LikelihoodRatioNull(_NoMoments):
+class LikelihoodRatioNull:
     """An upper bound on the log-likelihood ratio of "member" to "non-member" for non-members.
 
     The ratio has mean at most 1 for non-members, so P(ln ratio ≥ t) ≤ min(1, e⁻ᵗ) by Markov's inequality, and this null
@@ -326,6 +299,9 @@ class LikelihoodRatioNull(_NoMoments):
         >>> float(LikelihoodRatioNull().log_sf(5.0))
         -5.0
     """
+
+    mean: float = field(default=math.nan, init=False, repr=False, compare=False)
+    std: float = field(default=math.nan, init=False, repr=False, compare=False)
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(null ≥ score)."""
@@ -370,23 +346,20 @@ def parse_null(text: str | None) -> Null | None:
     """
     if text is None:
         return None
-    kind, _, rest = text.partition(":")
-    try:
-        if kind == "cosine":
-            return CosineNull(check_count("the dimension of a cosine null", float(rest), least=2))
-        if kind == "normal":
-            return NormalNull(*(float(part) for part in rest.split(","))) if rest else NormalNull()
-        if kind == "orthogonal-cosine":
-            return OrthogonalCosineNull(int(rest))
-        if kind == "likelihood-ratio":
-            return LikelihoodRatioNull()
-        if kind == "largest-of":
-            count, _, each = rest.partition(",")
-            return LargestOfNull(parse_null(each) or NormalNull(), int(count))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
+    kinds: dict[str, Callable[[str], Null]] = {
+        "cosine:": lambda rest: CosineNull(check_count("the dimension of a cosine null", float(rest), least=2)),
+        "normal": lambda _: NormalNull(),
+        "normal:": lambda rest: NormalNull(*map(float, rest.split(",", 1))),
+        "orthogonal-cosine:": lambda rest: OrthogonalCosineNull(int(rest)),
+        "likelihood-ratio": lambda _: LikelihoodRatioNull(),
+        "largest-of:": _parse_largest_of,
+    }
+    return parse_kind(text, kinds, f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
+
+
+def _parse_largest_of(rest: str) -> LargestOfNull:
+    count, _, each = rest.partition(",")
+    return LargestOfNull(parse_null(each) or NormalNull(), int(count))
 
 
 def null_text(null: Null) -> str | None:

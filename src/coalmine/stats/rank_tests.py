@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol
 
 import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
-from coalmine.stats.nulls import DependentNull, Null
+from coalmine.stats.nulls import DependentNull
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
 from coalmine.stats.tradeoff import NODES, WEIGHTS, ApproximateDP, BetaPair, Curve, quantiles
@@ -74,16 +74,6 @@ class ObservedThresholds(Tests):
     beaten: Bools
     weight: float = 1.0
 
-    @classmethod
-    def at(cls, scores: Scores) -> Self:
-        """Return the tests at the ranks of `member_ranks`."""
-        m, n = scores.members.size, scores.observed.size
-        rank = member_ranks(m)
-        thresholds = scores.members[m - rank]
-        above = n - np.searchsorted(scores.observed, thresholds, side="left")
-        v, a = rank.astype(np.float64), above.astype(np.float64)
-        return cls(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
-
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values; 1 if every non-member scores at least as high."""
         return np.where(self.beaten, 1.0, self.pairs.probability_below(claim))
@@ -107,19 +97,6 @@ class KnownNullThresholds(Tests):
     floor: float = 0.0
     weight: float = 1.0
 
-    @classmethod
-    def at(cls, scores: Scores, null: Null) -> Self:
-        """Return the tests at the ranks of `member_ranks`."""
-        members = scores.members.size
-        rank = member_ranks(members)
-        thresholds = scores.members[members - rank]
-        if isinstance(null, DependentNull):
-            shares, log_fpr, log_tnr = null.given_shared(thresholds)
-            floor = null.proved_p_value(scores.members) / rank.size
-            return cls(thresholds, rank, members, log_fpr, log_tnr, shares, floor)
-        log_fpr, log_tnr = null.log_sf(thresholds)[:, None], null.log_cdf(thresholds)[:, None]
-        return cls(thresholds, rank, members, log_fpr, log_tnr, np.ones(1))
-
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values."""
         allowed = claim.tpr_at_tails(self.log_fpr, self.log_tnr)
@@ -130,7 +107,20 @@ class KnownNullThresholds(Tests):
 
 def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
     """Return the tests at single thresholds, at the ranks of `member_ranks`."""
-    return ObservedThresholds.at(scores) if scores.null is None else KnownNullThresholds.at(scores, scores.null)
+    m, null = scores.members.size, scores.null
+    rank = member_ranks(m)
+    thresholds = scores.members[m - rank]
+    if null is None:
+        n = scores.observed.size
+        above = n - np.searchsorted(scores.observed, thresholds, side="left")
+        v, a = rank.astype(np.float64), above.astype(np.float64)
+        return ObservedThresholds(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
+    if isinstance(null, DependentNull):
+        shares, log_fpr, log_tnr = null.given_shared(thresholds)
+        floor = null.proved_p_value(scores.members) / rank.size
+        return KnownNullThresholds(thresholds, rank, m, log_fpr, log_tnr, shares, floor)
+    log_fpr, log_tnr = null.log_sf(thresholds)[:, None], null.log_cdf(thresholds)[:, None]
+    return KnownNullThresholds(thresholds, rank, m, log_fpr, log_tnr, shares=np.ones(1))
 
 
 @dataclass(frozen=True)
@@ -152,12 +142,11 @@ class TwoTails(Tests):
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values; with fixed numbers, the claim must be an `ApproximateDP`."""
-        fixed = self.design == "fixed"
+        counts = self.guesses, self.right, self.canaries
         if isinstance(claim, ApproximateDP):
-            return tail_probability(self.guesses, self.right, self.canaries, claim, fixed_numbers=fixed)
-        if fixed:
-            raise TypeError(f"with fixed numbers of members, two-tailed guesses test (ε, δ)-DP only, got {claim}")
-        return curve_tail_probability(self.guesses, self.right, self.canaries, claim)
+            return tail_probability(*counts, claim, fixed_numbers=self.design == "fixed")
+        assert self.design == "coin-flips"  # Theorem 4 holds for independent guesses only
+        return curve_tail_probability(*counts, claim)
 
 
 def two_tailed_tests(scores: Scores, design: Design) -> TwoTails:
@@ -213,19 +202,15 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
     v = edges[:, :-1, None] + width * (NODES + 1) / 2
     a, b, total, correct = (values[:, None, None] for values in (a, b, total, correct))
     density = np.exp(special.xlogy(a - 1, v) + special.xlog1py(b - 1, -v) - special.betaln(a, b))
-    wrong = np.clip(_fpr_of_both_tails(claim, v) / v, 0, 1)
-    tail = np.where(correct > 0, special.betaincc(total - correct + 1, np.maximum(correct, 1), wrong), 1.0)
-    return np.asarray(np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0))
-
-
-def _fpr_of_both_tails(claim: Curve, both: Floats) -> Floats:
-    """Return the x with x + f(x) = ``both`` by bisection, elementwise; 0 where f(0) already exceeds it."""
-    low, high = np.zeros_like(both), both / 2  # f(x) ≥ x
+    # The x with x + f(x) = V by bisection, 0 where f(0) already exceeds it; f(x) ≥ x.
+    low, high = np.zeros_like(v), v / 2
     for _ in range(52):
         middle = (low + high) / 2
-        above = middle + claim.tpr(middle) > both
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return low
+        beyond = middle + claim.tpr(middle) > v
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    wrong = np.clip(low / v, 0, 1)
+    tail = np.where(correct > 0, special.betaincc(total - correct + 1, np.maximum(correct, 1), wrong), 1.0)
+    return np.asarray(np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0))
 
 
 def fixed_numbers_factor(

@@ -109,8 +109,8 @@ class Counts:
     def __post_init__(self) -> None:
         for name in ("tp", "fn", "fp", "tn"):
             check_count(name, getattr(self, name), least=0)
-        if self.members == 0 or self.nonmembers == 0:
-            raise InputError(f"counts need at least one member and one non-member, got {self}")
+        check_count("the number of members", self.members)
+        check_count("the number of non-members", self.nonmembers)
 
     @property
     def members(self) -> int:

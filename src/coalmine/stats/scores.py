@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from coalmine.arrays import Floats, Ints, finite_list
 from coalmine.errors import InputError
@@ -71,8 +70,7 @@ class Scores:
 
         An estimate from so few stands for nothing: tests of normality have little power, and ε is far out in the tail.
         """
-        sizes = [self.members.size, *([] if self.nonmembers is None else [self.nonmembers.size])]
-        return min(sizes) < FEW
+        return self.members.size < FEW or (self.nonmembers is not None and self.nonmembers.size < FEW)
 
     def counts(self, threshold: float) -> Counts:
         """Return the confusion matrix of guessing "member" for every score ≥ threshold."""
@@ -116,13 +114,6 @@ class Scores:
         """Area under the convex hull of the ROC curve."""
         fpr, tpr = self.roc
         return float(np.trapezoid(tpr, fpr))
-
-    def tpr_at(self, fpr: ArrayLike) -> Floats:
-        """Return the highest TPR at an FPR, on the convex hull of the ROC curve, elementwise."""
-        hull_fpr, hull_tpr = self.roc
-        # At FPR 0 the hull may rise vertically: its last corner there is the one that counts.
-        first = np.searchsorted(hull_fpr, 0.0, side="right") - 1
-        return np.asarray(np.interp(np.asarray(fpr, dtype=float), hull_fpr[first:], hull_tpr[first:]))
 
     @property
     def max_accuracy(self) -> float:

@@ -3,15 +3,12 @@
 Trials come one after another, each with its own fair coin. Before each trial, a gambler who has seen the earlier ones
 bets on the coin, at odds that do not pay if the claim is true. The wealth then reaches 1/α, ever, with a probability of
 at most α (Ville's inequality), so it may be watched all the time and trials may stop as soon as it gets there.
-docs/anytime.md has the proofs.
+docs/proofs.md has the proofs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,14 +16,12 @@ from numpy.typing import ArrayLike
 from coalmine.arrays import Bools, Floats, Ints, finite_array
 from coalmine.errors import InputError, check_confidence, check_delta, check_nonnegative
 from coalmine.stats.epsilon import Estimate
-from coalmine.stats.tradeoff import Curve
 
 ANYTIME = (
     "a fair coin, independent of everything before it, decided each trial; trials may depend on earlier ones, and may "
     "stop at any time"
 )
 
-_NOT_FIXED = "the number of trials was fixed in advance, which does not hold here"
 _REFIT_RATIO = 1.2  # events and bets are chosen anew whenever the number of past trials has grown by this factor
 _RANK_RATIO = 1.5  # between the ranks of past scores that are tried as thresholds
 # Every event starts with this many imagined trials, in which ε exceeds the line by half. Real trials must outweigh them
@@ -37,67 +32,17 @@ _CAUTION = 0.85
 _MOST_STAKED = 0.999  # of the wealth in a single trial, so that it never falls to 0
 # ε of the bound's grid: fine where bounds are small, up to what 50,000 perfectly separated trials can show.
 _GRID = np.concatenate([np.arange(80) / 20, np.arange(40, 80) / 10, np.arange(32, 49) / 4])
-_CURVE_SLOPES = np.exp(np.linspace(0, 8, 25))  # of the lines that are tried against a curve
-_CURVE_STEP = 2e-4  # relative distance of the FPRs at which a curve is evaluated
-
-
-@dataclass(frozen=True, eq=False)
-class _Bets:
-    """The event and the bet of every claim: on members at high scores (row 0) and on non-members at low ones (row 1).
-
-    Args:
-        thresholds: (2, k); the events are score ≥ threshold and −score ≥ threshold.
-        gains: (8, k), logarithm of the factor on the wealth by outcome: 1 if the first event occurs, plus 2 if the
-            second does, plus 4 for a member.
-    """
-
-    thresholds: Floats
-    gains: Floats
-
-    @classmethod
-    def none(cls, claims: int) -> _Bets:
-        """Return no bets."""
-        return cls(np.full((2, claims), np.inf), np.zeros((8, claims)))
-
-    @classmethod
-    def of(cls, thresholds: Floats, stake: Floats, odds: Floats, fee: Floats) -> _Bets:
-        """Return bets of ``stake``, which win ``odds`` times as much and cost ``fee`` times as much without an event.
-
-        All arrays have shape (2, k).
-        """
-        # A wrong bet loses its stake and the other bet's fee; both bets are never wrong together.
-        worst = np.maximum(stake[0] + stake[1] * fee[1], stake[1] + stake[0] * fee[0])
-        stake = stake * np.minimum(1.0, _MOST_STAKED / np.maximum(worst, _MOST_STAKED))
-        # By tail, event and right or wrong; then by member, second event and first event.
-        side = np.stack([[-stake * fee, -stake * fee], [-stake, stake * odds]])
-        gains = side[:, :, 0].transpose(1, 0, 2)[:, None] + side[:, ::-1, 1].transpose(1, 0, 2)[:, :, None]
-        gains = np.log1p(gains.reshape(8, -1))
-        return cls(thresholds, gains)
-
-    def log_factors(self, coins: Bools, scores: Floats) -> Floats:
-        """Return the logarithms of the factors on the wealth, (n, k), for coins and scores of shape (n, m)."""
-        claims = self.gains.shape[1]
-        outcomes = (scores[..., None] >= self.thresholds[0]) * np.intp(claims)
-        outcomes += (scores[..., None] <= -self.thresholds[1]) * np.intp(2 * claims)
-        outcomes += (coins * np.intp(4 * claims))[..., None] + np.arange(claims)
-        factors: Floats = self.gains.take(outcomes)  # one flat index is much faster than two
-        if factors.shape[1] == 1:
-            return factors[:, 0]
-        # Canaries of one trial share its noise, so their factors may not be multiplied, but their mean is one bet.
-        return np.asarray(np.log(np.mean(np.exp(factors), axis=1)))
 
 
 class EProcess:
-    """The wealth of one gambler per claim; all of them see the same trials.
+    """The wealth of one gambler per claim of (ε, δ)-DP; all of them see the same trials.
 
-    A claim is given by lines: for every event, TPR ≤ slope · FPR + intercept, also with members and non-members
-    swapped. (ε, δ)-DP is the line with slope e^ε and intercept δ; a trade-off curve has many.
-
-    If a claim is true, the probability that its ``log_peak`` ever reaches ln 1/α is at most α.
+    A claim says that TPR ≤ e^ε · FPR + δ for every event, also with members and non-members swapped. If it is true, the
+    probability that its ``log_peak`` ever reaches ln 1/α is at most α.
 
     Args:
-        inverse_slopes: One over the slopes, in [0, 1], shape (k, l) for l lines of each of k claims.
-        intercepts: The intercepts, in [0, 1], shape (k, l).
+        epsilons: The claimed ε, shape (k,).
+        delta: The claimed δ.
 
     Attributes:
         trials: Number of trials so far.
@@ -105,17 +50,21 @@ class EProcess:
         log_peak: The largest it has been, shape (k,).
     """
 
-    def __init__(self, inverse_slopes: Floats, intercepts: Floats) -> None:
-        half = intercepts / 2  # a fair coin halves both rates
-        # Per unit of stake: what a right bet wins, and what a trial without the event costs (docs/anytime.md, Eq. 2).
+    def __init__(self, epsilons: Floats, delta: float) -> None:
+        claims, inverse_slopes = epsilons.size, np.exp(-epsilons)
+        half = delta / 2  # a fair coin halves both rates
+        # Per unit of stake: what a right bet wins, and what a trial without the event costs (docs/proofs.md, Eq. 2).
         self._odds = (1 - half) * inverse_slopes / (1 + half * inverse_slopes)
         self._fee = half * inverse_slopes / (1 + half * inverse_slopes)
         self._imagined_right = _IMAGINED / (1 + inverse_slopes * math.exp(-_IMAGINED_EXCESS))
-        claims = len(intercepts)
         self.trials = 0
         self.log_wealth: Floats = np.zeros(claims)
         self.log_peak: Floats = np.zeros(claims)
-        self._bets = _Bets.none(claims)
+        # Bets on members at score ≥ threshold (row 0), and on non-members at −score ≥ threshold (row 1). Gains are the
+        # logarithms of the factors on the wealth by outcome: 1 if the first event occurs, plus 2 if the second does,
+        # plus 4 for a member.
+        self._thresholds: Floats = np.full((2, claims), np.inf)
+        self._gains: Floats = np.zeros((8, claims))
         self._refit_at = 1
         self._past: list[tuple[Bools, Floats]] = []
 
@@ -140,54 +89,74 @@ class EProcess:
         inserted, values = inserted.reshape(-1, columns), values.reshape(-1, columns)
         start = 0
         while start < len(values):
+            # Trials up to the next refit share their bets.
             stop = min(len(values), start + self._refit_at - self.trials)
-            self._play(inserted[start:stop], values[start:stop])
+            batch = inserted[start:stop], values[start:stop]
+            path = np.cumsum(np.vstack([self.log_wealth, self._log_factors(*batch)]), axis=0)
+            self.log_wealth = path[-1]
+            self.log_peak = np.maximum(self.log_peak, path.max(axis=0))
+            self.trials += stop - start
+            self._past.append((batch[0].ravel(), batch[1].ravel()))
+            if self.trials == self._refit_at:
+                self._refit()
+                self._refit_at = max(self.trials + 1, int(_REFIT_RATIO * self.trials))
             start = stop
 
-    def _play(self, coins: Bools, scores: Floats) -> None:
-        """Play trials that share their bets."""
-        path = np.cumsum(np.vstack([self.log_wealth, self._bets.log_factors(coins, scores)]), axis=0)
-        self.log_wealth = path[-1]
-        self.log_peak = np.maximum(self.log_peak, path.max(axis=0))
-        self.trials += len(coins)
-        self._past.append((coins.ravel(), scores.ravel()))
-        if self.trials == self._refit_at:
-            self._refit()
-            self._refit_at = max(self.trials + 1, int(_REFIT_RATIO * self.trials))
+    def _log_factors(self, coins: Bools, scores: Floats) -> Floats:
+        """Return the logarithms of the factors on the wealth, (n, k), for coins and scores of shape (n, m)."""
+        claims = self._gains.shape[1]
+        outcomes = (scores[..., None] >= self._thresholds[0]) * np.intp(claims)
+        outcomes += (scores[..., None] <= -self._thresholds[1]) * np.intp(2 * claims)
+        outcomes += (coins * np.intp(4 * claims))[..., None] + np.arange(claims)
+        factors: Floats = self._gains.take(outcomes)  # one flat index is much faster than two
+        if factors.shape[1] == 1:
+            return factors[:, 0]
+        # Canaries of one trial share its noise, so their factors may not be multiplied, but their mean is one bet.
+        return np.asarray(np.log(np.mean(np.exp(factors), axis=1)))
 
     def _refit(self) -> None:
-        """Choose the events, lines and bets with which the wealth would have grown most in the past."""
+        """Choose the events and bets with which the wealth would have grown most in the past."""
         coins, scores = (np.concatenate(parts) for parts in zip(*self._past, strict=True))
         self._past = [(coins, scores)]
         thresholds, right_counts, wrong_counts = _past_events(coins, scores)
-        # Shapes from here on: (2 tails, k claims, l lines, c thresholds).
-        right: Floats = right_counts[:, None, None] + self._imagined_right[None, :, :, None]
-        wrong: Floats = wrong_counts[:, None, None] + (_IMAGINED - self._imagined_right)[None, :, :, None]
+        # Shapes from here on: (2 tails, k claims, c thresholds).
+        right: Floats = right_counts[:, None] + self._imagined_right[:, None]
+        wrong: Floats = wrong_counts[:, None] + (_IMAGINED - self._imagined_right)[:, None]
         without = np.maximum(scores.size + _IMAGINED - right - wrong, 0)
-        odds, fee = self._odds[None, :, :, None], self._fee[None, :, :, None]
+        odds, fee = self._odds[:, None], self._fee[:, None]
         stake = _kelly(right, wrong, without, odds, fee)
         growth = right * np.log1p(stake * odds) + wrong * np.log1p(-stake) + without * np.log1p(-stake * fee)
-        claims = growth.shape[1]
-        best = growth.reshape(2, claims, -1).argmax(axis=2)
-        line, event = best // growth.shape[3], best % growth.shape[3]
-        tail, claim = np.arange(2)[:, None], np.arange(claims)[None]
-        self._bets = _Bets.of(
-            thresholds[tail, event],
-            _CAUTION * stake[tail, claim, line, event],
-            self._odds[claim, line],
-            self._fee[claim, line],
-        )
+        event = growth.argmax(axis=2)
+        tail, claim = np.arange(2)[:, None], np.arange(self._odds.size)[None]
+        self._thresholds = thresholds[tail, event]
+        self._gains = _log_gains(_CAUTION * stake[tail, claim, event], self._odds, self._fee)
+
+
+def _log_gains(stake: Floats, odds: Floats, fee: Floats) -> Floats:
+    """Return the logarithms of the factors of bets by outcome, (8, k), as `EProcess` keeps them.
+
+    Bets of ``stake``, (2, k), win ``odds`` times as much and cost ``fee`` times as much without their event, both (k,).
+    """
+    # A wrong bet loses its stake and the other bet's fee; both bets are never wrong together.
+    worst = np.maximum(stake[0] + stake[1] * fee, stake[1] + stake[0] * fee)
+    stake = stake * np.minimum(1.0, _MOST_STAKED / np.maximum(worst, _MOST_STAKED))
+    # By tail, event and right or wrong; then by member, second event and first event.
+    side = np.stack([[-stake * fee, -stake * fee], [-stake, stake * odds]])
+    gains = side[:, :, 0].transpose(1, 0, 2)[:, None] + side[:, ::-1, 1].transpose(1, 0, 2)[:, :, None]
+    return np.log1p(gains.reshape(8, -1))
 
 
 def _past_events(coins: Bools, scores: Floats) -> tuple[Floats, Ints, Ints]:
     """Return thresholds at ranks of past scores, and how many past bets at them were right and wrong.
 
-    All have shape (2, c): the highest scores, then the lowest ones, as in `_Bets`. Tied scores share their events.
+    All have shape (2, c): the highest scores, then the lowest ones. Tied scores share their events.
     """
     order = np.argsort(scores, kind="stable")
     ascending, count = scores[order], scores.size
     members_below = np.concatenate([[0], np.cumsum(coins[order])])
-    ranks = _ranks(count)
+    # Ranks in a geometric sequence up to all scores: neighboring ones would count almost the same.
+    ranks = np.unique((_RANK_RATIO ** np.arange(math.log(count) / math.log(_RANK_RATIO) + 1)).astype(np.int64))
+    ranks = np.append(ranks[ranks < count], count)
     top, bottom = ascending[count - ranks], ascending[ranks - 1]
     below = np.searchsorted(ascending, top, side="left")
     up_to = np.searchsorted(ascending, bottom, side="right")
@@ -195,13 +164,6 @@ def _past_events(coins: Bools, scores: Floats) -> tuple[Floats, Ints, Ints]:
     right = np.stack([members[0], up_to - members[1]])
     wrong = np.stack([count - below - members[0], members[1]])
     return np.stack([top, -bottom]), right, wrong
-
-
-@lru_cache(maxsize=256)
-def _ranks(count: int) -> Ints:
-    """Return the ranks at which thresholds are tried: a geometric sequence up to all of ``count`` scores."""
-    ranks = np.unique((_RANK_RATIO ** np.arange(math.log(count) / math.log(_RANK_RATIO) + 1)).astype(np.int64))
-    return np.append(ranks[ranks < count], count)
 
 
 def _kelly(right: Floats, wrong: Floats, without: Floats, odds: Floats, fee: Floats) -> Floats:
@@ -218,36 +180,7 @@ def _kelly(right: Floats, wrong: Floats, without: Floats, odds: Floats, fee: Flo
     return np.clip(stake, 0.0, _MOST_STAKED)
 
 
-class AnytimeTest:
-    """A test of a claim that may be looked at, and stopped, at any time."""
-
-    def __init__(self, process: EProcess) -> None:
-        self._process = process
-
-    @property
-    def trials(self) -> int:
-        """Number of trials so far."""
-        return self._process.trials
-
-    def update(self, coins: ArrayLike, scores: ArrayLike) -> None:
-        """Play one trial or several; see `EProcess.update`."""
-        self._process.update(coins, scores)
-
-    @property
-    def p_value(self) -> float:
-        """The smallest false-alarm rate at which the claim would have been refuted by now."""
-        return math.exp(-float(self._process.log_peak.min()))
-
-    def refuted(self, confidence: float = 0.95) -> bool:
-        """Return whether the claim has been refuted.
-
-        Args:
-            confidence: One minus the false-alarm rate, in [0.5, 1).
-        """
-        return self.p_value <= 1 - check_confidence(confidence)
-
-
-class SequentialBound(AnytimeTest):
+class SequentialBound(EProcess):
     """A lower bound on ε that holds at every moment of a sequence of trials.
 
     One gambler for each ε of a grid bets against (ε, δ)-DP. The bound is the largest ε up to which all of them have
@@ -280,8 +213,7 @@ class SequentialBound(AnytimeTest):
         # The next larger number is the same claim, and makes a bound that rejects it exceed the claim.
         self._tested = np.nextafter(self.claim, math.inf)
         self.epsilons: Floats = np.union1d(_GRID, [self._tested] if self._tested < math.inf else [])
-        slopes = np.exp(-self.epsilons)[:, None]
-        super().__init__(EProcess(slopes, np.full(slopes.shape, self.delta)))
+        super().__init__(self.epsilons, self.delta)
 
     def lower(self, confidence: float = 0.95) -> float:
         """Return the lower bound so far.
@@ -290,7 +222,7 @@ class SequentialBound(AnytimeTest):
             confidence: Confidence of the bound, in [0.5, 1).
         """
         # Gamblers are tested in the order of their ε, so that no correction for their number is needed.
-        rejected = self._process.log_peak >= -math.log(1 - check_confidence(confidence))
+        rejected = self.log_peak >= -math.log(1 - check_confidence(confidence))
         count = rejected.size if rejected.all() else int(np.argmin(rejected))
         return float(self.epsilons[count - 1]) if count else 0.0
 
@@ -299,7 +231,15 @@ class SequentialBound(AnytimeTest):
         """The smallest false-alarm rate at which the claim would have been refuted by now; 1 without a claim."""
         if self._tested == math.inf:
             return 1.0
-        return math.exp(-float(self._process.log_peak[self.epsilons <= self._tested].min()))
+        return math.exp(-float(self.log_peak[self.epsilons <= self._tested].min()))
+
+    def refuted(self, confidence: float = 0.95) -> bool:
+        """Return whether the claim has been refuted.
+
+        Args:
+            confidence: One minus the false-alarm rate, in [0.5, 1).
+        """
+        return self.p_value <= 1 - check_confidence(confidence)
 
     def estimate(self, confidence: float = 0.95) -> Estimate:
         """Return the bound so far as the estimate ``"anytime"``, with its values at higher confidences.
@@ -310,106 +250,3 @@ class SequentialBound(AnytimeTest):
         lower = self.lower(confidence)
         bound = Estimate.bound("anytime", lower, delta=self.delta, confidence=confidence, assumes=ANYTIME)
         return bound.with_stricter(self.lower)
-
-
-class SequentialTest(AnytimeTest):
-    """A test of a trade-off curve that may stop at any time.
-
-    A claim of Gaussian noise is more than one (ε, δ): it limits TPR by a whole curve. A single gambler bets against the
-    line below which the curve lies that was most favorable in past trials. A true claim is refuted, ever, with a
-    probability of at most α.
-
-    Args:
-        curve: The claim.
-
-    Example:
-        Half of the claimed noise.
-
-        >>> from coalmine.stats.tradeoff import GaussianDP
-        >>> rng = np.random.default_rng(0)
-        >>> test = SequentialTest(GaussianDP(mu=1.0))
-        >>> coins = rng.random(300) < 0.5
-        >>> test.update(coins, rng.normal(2.0 * coins, 1.0))
-        >>> test.refuted(confidence=0.95)
-        True
-    """
-
-    def __init__(self, curve: Curve) -> None:
-        intercepts = _curve_intercepts(curve)  # type: ignore[arg-type]
-        super().__init__(EProcess(1 / _CURVE_SLOPES[None], intercepts[None]))
-
-
-@lru_cache(maxsize=32)
-def _curve_intercepts(curve: Curve) -> Floats:
-    """Return the intercepts for `_CURVE_SLOPES`; all curves are frozen, so they can be remembered."""
-    return supporting_intercepts(curve, _CURVE_SLOPES)
-
-
-def supporting_intercepts(curve: Curve, slopes: Floats) -> Floats:
-    """Return the smallest intercepts, rounded up, of lines of these slopes that lie nowhere below a curve.
-
-    Between two FPRs x < y the curve rises to at most its value at y, so its distance from a line through the origin is
-    at most curve(y) − slope · x.
-
-    Args:
-        curve: The curve.
-        slopes: Slopes, shape (l,).
-    """
-    low = np.exp(np.arange(math.log(1e-12), math.log(0.5), _CURVE_STEP))
-    fpr = np.concatenate([[0.0], low, 1 - low[::-1], [1.0]])
-    tpr = curve.tpr(fpr)
-    return np.array([min(1.0, float(np.max(tpr[1:] - slope * fpr[:-1]))) for slope in slopes])
-
-
-def as_estimates(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Return bounds for a fixed number of trials as mere estimates, after trials that could stop at any time."""
-    mere = []
-    for e in estimates:
-        assumes = f"{e.assumes}; {_NOT_FIXED}" if e.assumes else _NOT_FIXED
-        mere.append(replace(e, valid=False, assumes=assumes) if e.valid else e)
-    return mere
-
-
-_DRAWS = 50  # simulated audits
-_BLOCK = 250  # trials between two looks at the test
-
-
-def reaches_power(
-    start: Callable[[], AnytimeTest],
-    scores: Callable[[Bools, np.random.Generator], Floats],
-    *,
-    trials: int,
-    power: float,
-    confidence: float,
-) -> bool:
-    """Return whether a test refutes its claim in at least a share ``power`` of 50 simulated audits.
-
-    Args:
-        start: Returns a new test of the claim.
-        scores: Draws the scores of trials, given their coins.
-        trials: Number of trials of an audit.
-        power: The wanted power.
-        confidence: One minus the false-alarm rate.
-
-    Example:
-        >>> from coalmine.stats import SequentialBound
-        >>> def randomized_response(coins, rng):  # with ε = 2
-        ...     return np.where(rng.random(coins.size) < 1 / (1 + np.exp(-2.0)), coins, ~coins).astype(float)
-        >>> settings = {"power": 0.8, "confidence": 0.95}
-        >>> reaches_power(lambda: SequentialBound(claim=1.0), randomized_response, trials=250, **settings)
-        True
-        >>> reaches_power(lambda: SequentialBound(claim=1.0), randomized_response, trials=20, **settings)
-        False
-    """
-    rng, refuted = np.random.default_rng(0), 0
-    for draw in range(_DRAWS):
-        test, begin = start(), 0
-        while begin < trials and not test.refuted(confidence):
-            coins = rng.random(min(_BLOCK, trials - begin)) < 0.5
-            test.update(coins, scores(coins, rng))
-            begin += _BLOCK
-        refuted += test.refuted(confidence)
-        # Stop once the remaining audits cannot change the answer.
-        if refuted >= power * _DRAWS or refuted + _DRAWS - draw - 1 < power * _DRAWS:
-            break
-    return refuted >= power * _DRAWS

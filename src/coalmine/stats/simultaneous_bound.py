@@ -277,14 +277,6 @@ def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
     return min(p_values)
 
 
-def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
-    """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
-    for family, level in zip(families, significance_levels(families, alpha), strict=True):
-        if family.thresholds.size and np.any(family.margins(claim, level) <= 0):
-            return True
-    return False
-
-
 def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
     """Return the families of tests for a claim, which do not depend on its ε or μ.
 

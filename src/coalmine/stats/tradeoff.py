@@ -130,7 +130,6 @@ class GaussianDP(Curve):
         return float(special.ndtr(-self.mu / 2))
 
 
-@dataclass(frozen=True, eq=False)
 class PrivacyProfile(Curve):
     """The claim of (ε, δ)-DP for many pairs at once, as an accountant makes it: its δ at every ε.
 
@@ -147,74 +146,63 @@ class PrivacyProfile(Curve):
         array([0.3718, 0.5   ])
     """
 
-    epsilons: Floats
-    deltas: Floats
-
-    def __post_init__(self) -> None:
-        if self.epsilons.shape != self.deltas.shape or self.epsilons.size == 0:
-            raise ValueError("a privacy profile needs one δ for each ε, and at least one of them")
-        if self.epsilons[0] < 0 or np.any(np.diff(self.epsilons) <= 0) or np.any(np.diff(self.deltas) > 0):
-            raise ValueError("a privacy profile needs ascending ε of at least 0, and δ that do not rise")
+    def __init__(self, epsilons: Floats, deltas: Floats) -> None:
+        self.epsilons, self.deltas = epsilons, deltas
+        # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on the FPR at which TPR = 1 − FPR.
+        self._kink = float(np.max((1 - deltas) * special.expit(-epsilons)))
+        # Only pairs whose lines e^ε·FPR + δ touch the lower envelope matter: drop the others, for all at once, until
+        # none is left. Corners are where each of them meets the next.
+        while True:
+            with np.errstate(divide="ignore"):
+                # ln of (δ − δ') / (e^ε' − e^ε), without overflow
+                log_corners = np.log(-np.diff(deltas)) - epsilons[1:] - np.log(-np.expm1(-np.diff(epsilons)))
+            # A line that meets the next one before the previous one is nowhere the lowest.
+            keep = np.concatenate([[True], log_corners[1:] < log_corners[:-1], [True]])
+            if keep.all():
+                break
+            epsilons, deltas = epsilons[keep], deltas[keep]
+        self._touching, self._log_corners = (epsilons, deltas), log_corners
 
     def tpr(self, fpr: Floats) -> Floats:
         """Return the highest TPR at each ``fpr``, any shape."""
         with np.errstate(divide="ignore"):
-            return self._tpr(np.log(fpr), 1 - np.asarray(fpr))
+            rising = self._rising(np.log(fpr))
+        return np.clip(np.minimum(rising, 1 - self._left(1 - np.asarray(fpr))), 0, 1)
 
     def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
         """Return the highest TPR from ln FPR and ln TNR, accurate however small the rates are."""
-        return self._tpr(log_fpr, np.exp(log_tnr))
+        return np.clip(np.minimum(self._rising(log_fpr), 1 - self._left(np.exp(log_tnr))), 0, 1)
 
     def fpr(self, tpr: Floats) -> Floats:
         """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
         with np.errstate(divide="ignore"):
             return np.clip(np.maximum(self._left(tpr), 1 - self._rising(np.log1p(-np.asarray(tpr)))), 0, 1)
 
-    @cached_property
+    @property
     def kink(self) -> float:
         """FPR at which TPR = 1 − FPR: there the two halves of the curve meet."""
-        # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on this FPR.
-        return float(np.max((1 - self.deltas) * special.expit(-self.epsilons)))
+        return self._kink
 
     @cached_property
     def kinks(self) -> Floats:
         """FPRs at which the slope changes noticeably, and `kink`: few where the pairs are dense."""
-        epsilons, _, log_corners = self._envelope
-        left = np.exp(log_corners[np.diff(epsilons) > _NOTICEABLE])
+        left = np.exp(self._log_corners[np.diff(self._touching[0]) > _NOTICEABLE])
         return np.concatenate([[self.kink], left, 1 - self.tpr(left)])
-
-    def _tpr(self, log_fpr: Floats, tnr: Floats) -> Floats:
-        return np.clip(np.minimum(self._rising(log_fpr), 1 - self._left(tnr)), 0, 1)
 
     def _rising(self, log_fpr: Floats) -> Floats:
         """Return min over the pairs of e^ε·FPR + δ."""
-        epsilons, deltas, log_corners = self._envelope
+        epsilons, deltas = self._touching
         # Any pair gives a valid limit, so picking a neighbor of the best one by rounding does no harm.
-        pair = np.searchsorted(-log_corners, -np.asarray(log_fpr))
+        pair = np.searchsorted(-self._log_corners, -np.asarray(log_fpr))
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(epsilons[pair] + log_fpr) + deltas[pair])
 
     def _left(self, tpr: Floats) -> Floats:
         """Return max over the pairs of e^−ε·(TPR − δ), the inverse of `_rising`."""
-        epsilons, deltas, log_corners = self._envelope
-        corners = np.exp(epsilons[:-1] + log_corners) + deltas[:-1]
+        epsilons, deltas = self._touching
+        corners = np.exp(epsilons[:-1] + self._log_corners) + deltas[:-1]
         pair = np.searchsorted(-corners, -np.asarray(tpr))
         return np.asarray(np.exp(-epsilons[pair]) * (tpr - deltas[pair]))
-
-    @cached_property
-    def _envelope(self) -> tuple[Floats, Floats, Floats]:
-        """The pairs whose lines e^ε·FPR + δ touch the lower envelope, and ln FPR where each meets the next."""
-        epsilons, deltas = self.epsilons, self.deltas
-        while True:
-            step = np.diff(epsilons)
-            with np.errstate(divide="ignore"):
-                # ln of (δ − δ') / (e^ε' − e^ε), without overflow
-                log_corners = np.log(-np.diff(deltas)) - epsilons[1:] - np.log(-np.expm1(-step))
-            # A line that meets the next one before the previous one is nowhere the lowest.
-            keep = np.concatenate([[True], log_corners[1:] < log_corners[:-1], [True]])
-            if keep.all():
-                return epsilons, deltas, log_corners
-            epsilons, deltas = epsilons[keep], deltas[keep]
 
 
 @dataclass(frozen=True)
@@ -298,14 +286,19 @@ def group_parameters(epsilon: float, delta: float, copies: int) -> tuple[float, 
     return group, min(1.0, delta * math.exp(log_factor)) if log_factor < -math.log(delta) else 1.0
 
 
-@dataclass(frozen=True, eq=False)
 class BetaPair:
     """k independent pairs G ~ Beta(a1, b1) and V ~ Beta(a0, b0); all parameters have shape (k,)."""
 
-    a1: Floats
-    b1: Floats
-    a0: Floats
-    b0: Floats
+    def __init__(self, a1: Floats, b1: Floats, a0: Floats, b0: Floats) -> None:
+        # By the symmetry of the curves, G ≤ curve(V) is equivalent to 1 − V ≤ curve(1 − G), so either variable can be
+        # integrated over: the relatively narrower one. Compared are squared standard deviations relative to the
+        # distance from the nearer end of [0, 1].
+        spread1 = np.maximum(a1, b1) / (np.minimum(a1, b1) * (a1 + b1 + 1))
+        spread0 = np.maximum(a0, b0) / (np.minimum(a0, b0) * (a0 + b0 + 1))
+        narrow = spread1 < spread0
+        self._integrated = np.where(narrow, b1, a0), np.where(narrow, a1, b0)
+        self._other = np.where(narrow, b0, a1), np.where(narrow, a0, b1)
+        self._quantiles, self._other_quantiles = quantiles(*self._integrated), quantiles(*self._other)
 
     def probability_below(self, curve: Curve) -> Floats:
         """Return P(G ≤ curve(V)) for every pair, shape (k,).
@@ -313,20 +306,17 @@ class BetaPair:
         One-dimensional Gauss–Legendre quadrature over the relatively narrower of the two variables. The pieces end at
         its quantiles, where the other variable's distribution function changes, and at the curve's kinks.
         """
-        a, b, c, d, quantiles, other_quantiles = self._prepared
-        mirrored = 1 - curve.tpr(1 - other_quantiles)
-        kinks = np.tile(curve.kinks, (a.size, 1))
-        edges = np.clip(
-            np.concatenate([quantiles, mirrored, kinks], axis=1),
-            quantiles.min(axis=1)[:, None],
-            quantiles.max(axis=1)[:, None],
-        )
+        quantiles = self._quantiles
+        mirrored = 1 - curve.tpr(1 - self._other_quantiles)
+        kinks = np.tile(curve.kinks, (len(quantiles), 1))
+        edges = np.concatenate([quantiles, mirrored, kinks], axis=1)
+        edges = np.clip(edges, quantiles.min(axis=1)[:, None], quantiles.max(axis=1)[:, None])
         # Substituting x = sin² t makes even Beta(½, ½) smooth.
         t = np.sort(np.arcsin(np.sqrt(edges)), axis=-1)
         width = np.diff(t, axis=-1)
         angle = t[:, :-1, None] + width[..., None] * (NODES + 1) / 2
         sine, cosine = np.sin(angle), np.cos(angle)
-        a, b, c, d = (parameter[:, None, None] for parameter in (a, b, c, d))
+        a, b, c, d = (parameter[:, None, None] for parameter in (*self._integrated, *self._other))
         with np.errstate(divide="ignore"):
             log_density = special.xlogy(2 * a - 1, sine) + special.xlogy(2 * b - 1, cosine) - special.betaln(a, b)
         below = special.betainc(c, d, curve.tpr(sine**2))
@@ -334,26 +324,8 @@ class BetaPair:
         total: Floats = np.einsum("kpn,kpn,n,kp->k", np.exp(log_density), below, WEIGHTS, width)
         return np.clip(total, 0, 1)
 
-    @cached_property
-    def _prepared(self) -> tuple[Floats, ...]:
-        """Parameters of the integration variable and of the other one, and the quantiles of both.
-
-        By the symmetry of the curves, G ≤ curve(V) is equivalent to 1 − V ≤ curve(1 − G), so either variable can be
-        the integration variable.
-        """
-        narrow = _spread(self.a1, self.b1) < _spread(self.a0, self.b0)
-        a, b = np.where(narrow, self.b1, self.a0), np.where(narrow, self.a1, self.b0)
-        c, d = np.where(narrow, self.b0, self.a1), np.where(narrow, self.a0, self.b1)
-        return a, b, c, d, quantiles(a, b), quantiles(c, d)
-
 
 def quantiles(a: Floats, b: Floats) -> Floats:
     """Return quantiles of Beta(a, b) from one negligible tail to the other, shape (k, 8)."""
     a, b = a[:, None], b[:, None]
     return np.concatenate([special.betaincinv(a, b, _LEVELS), special.betainccinv(a, b, _LEVELS)], axis=1)
-
-
-def _spread(a: Floats, b: Floats) -> Floats:
-    """Return the squared standard deviation of Beta(a, b) relative to its distance from the nearer end of [0, 1]."""
-    result: Floats = np.maximum(a, b) / (np.minimum(a, b) * (a + b + 1))
-    return result

@@ -14,7 +14,7 @@ from coalmine.errors import InputError
 from coalmine.protocol import Vector
 
 # Smallest step that half-precision parameters are given: the square of anything smaller underflows.
-_HALF_STEP = 1e-3
+_LEAST_STEP = {"float16": 1e-3, "float32": 0.0}
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,15 @@ class Layout:
         Raises:
             InputError: If the model has no floating-point parameters.
         """
-        shapes = {key: tuple(array.shape) for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
+        shapes, itemsizes = {}, set()
+        for key, array in arrays.items():
+            if np.dtype(array.dtype).kind == "f":
+                shapes[key] = tuple(array.shape)
+                itemsizes.add(np.dtype(array.dtype).itemsize)
         if not shapes:
-            raise InputError(f"the model has no floating-point parameters, only {', '.join(arrays) or 'no arrays'}")
+            raise InputError("the model has no floating-point parameters")
         # Audits subtract two models, so the coarsest precision decides how exact their difference is.
-        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in shapes)
-        return cls(shapes, "float16" if half else "float32")
+        return cls(shapes, "float16" if 2 in itemsizes else "float32")
 
     @property
     def dim(self) -> int:
@@ -62,24 +65,27 @@ class Layout:
         Raises:
             InputError: If a parameter is missing or has another shape.
         """
-        self._check(arrays)
-        parts = [arrays[key].numpy().ravel() for key in self.shapes]
-        return np.concatenate(parts) if len(parts) > 1 else np.array(parts[0])
+        parts = []
+        for key, shape in self.shapes.items():  # by key: the record may be in another order
+            if key not in arrays or tuple(arrays[key].shape) != shape:
+                raise InputError(f"the parameter {key!r} had shape {shape} before the first round, and now has not")
+            parts.append(arrays[key].numpy().ravel())
+        return np.concatenate(parts)
 
     def rounding(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> float:
         """Return how far rounding two models may have moved each number of their difference."""
         # A difference of two models is as exact as their largest parameter.
-        largest = max(float(np.abs(model[np.isfinite(model)]).max(initial=0.0)) for model in (before, after))
+        sizes = np.abs(np.stack([before, after]))
+        largest = np.max(sizes, where=np.isfinite(sizes), initial=0.0)
         return float(np.spacing(np.dtype(self.precision).type(largest)))
 
     def moved(self, arrays: ArrayRecord, update: Vector) -> ArrayRecord:
         """Return the record with ``update`` added to its parameters, each in its own precision."""
-        self._check(arrays)
         moved, start = dict(arrays), 0
-        for key, shape in self.shapes.items():  # by key: the record may be in another order
+        total = self.vector(arrays) + update
+        for key, shape in self.shapes.items():
             stop = start + int(np.prod(shape))
-            before = arrays[key].numpy()
-            moved[key] = Array(np.asarray((before + update[start:stop].reshape(shape)).astype(before.dtype)))
+            moved[key] = Array(np.asarray(total[start:stop].reshape(shape).astype(arrays[key].dtype)))
             start = stop
         return ArrayRecord(moved)
 
@@ -91,14 +97,7 @@ class Layout:
 
     def representable_step(self, arrays: ArrayRecord, step: float) -> float:
         """Return ``step``, or the smallest step that `nudged` can represent and whose square is not zero."""
-        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
-        least = min(float(np.abs(arrays[key].numpy()).min(initial=np.inf)) for key in self.shapes)
         # The distance to the next number of the smallest parameter, which `nudged` changes; 4 to be on the safe side.
-        resolution = 4 * float(np.spacing(np.float16(least) if half else np.float32(least)))
-        return max(step, resolution, _HALF_STEP if half else 0.0)
-
-    def _check(self, arrays: ArrayRecord) -> None:
-        for key, shape in self.shapes.items():
-            if key not in arrays or tuple(arrays[key].shape) != shape:
-                got = f"shape {tuple(arrays[key].shape)}" if key in arrays else "no such array"
-                raise InputError(f"the parameter {key!r} had shape {shape} before the first round, got {got}")
+        least = np.abs(self.vector(arrays)).min()
+        resolution = 4 * float(np.spacing(np.dtype(self.precision).type(least)))
+        return max(step, resolution, _LEAST_STEP[self.precision])

@@ -120,7 +120,9 @@ class CanaryGrid(Grid):
                 if recorded.trial is not None:
                     return None
                 training_round = recorded.round + 1
-            return None if evaluate_fn is None else evaluate_fn(training_round, arrays)
+            if evaluate_fn is None:
+                return None
+            return evaluate_fn(training_round, arrays)
 
         return record
 
@@ -149,10 +151,7 @@ class CanaryGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages to real nodes; canaries only answer `send_and_receive`, which Flower's strategies use."""
-        pushed = list(messages)
-        if any(message.metadata.dst_node_id < 0 for message in pushed):
-            raise InputError("canaries cannot be pushed messages: call send_and_receive, as Flower's strategies do")
-        return self.inner.push_messages(pushed)
+        return self.inner.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies of real nodes."""
@@ -160,11 +159,12 @@ class CanaryGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Ask real nodes first, so that canaries can reply like them."""
-        everything = list(messages)
-        to_canaries = [message for message in everything if message.metadata.dst_node_id < 0]
-        to_clients = [message for message in everything if message.metadata.dst_node_id >= 0]
+        to_canaries, to_clients = list[Message](), list[Message]()
+        for message in messages:
+            (to_canaries if message.metadata.dst_node_id < 0 else to_clients).append(message)
         asked = [*to_canaries, *to_clients]
-        if not any(message.metadata.message_type.startswith("train") for message in asked):
+        # Canaries are never asked to evaluate.
+        if not asked or not asked[0].metadata.message_type.startswith("train"):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
         if not self._balance_checked:
             # Held-out canaries count in the average as well. The advice is not a larger server learning rate, since
@@ -176,43 +176,44 @@ class CanaryGrid(Grid):
             self._balance_checked = True
         available = len(list(self.inner.get_node_ids()))
         self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
-        clip_norm = self._current_clip_norm(asked)
+        clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
+        if clip_norm is None:
+            configs = asked[0].content.config_records.values()
+            clip_norm = max((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), default=math.inf)
         self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
-        replies = list(self.inner.send_and_receive(to_clients, timeout=timeout)) if to_clients else []
-        self._checks.look_at(replies)
-        self._imitate(replies)
+        replies: list[Message] = []
+        if to_clients:
+            replies += self.inner.send_and_receive(to_clients, timeout=timeout)
+        contents = [reply.content for reply in replies if reply.has_content()]
+        self._checks.look_at(contents)
+        self._imitate(contents)
         replies += self._canary_replies(to_canaries, clip_norm, timeout)
         # Strategies average over the nodes that sent an update, so that is the divisor.
-        failed = [reply for reply in replies if not reply.has_content()]
-        reason = str(failed[0].error.reason) if failed else ""
-        self.audited.answered(len(replies) - len(failed), len(asked) - len(replies), len(failed), reason)
+        reasons = [str(reply.error.reason) for reply in replies if not reply.has_content()]
+        updates = len(replies) - len(reasons)
+        self.audited.answered(updates, len(asked) - len(replies), len(reasons), "".join(reasons[:1]))
         return replies
-
-    def _current_clip_norm(self, messages: Sequence[Message]) -> float:
-        if callable(self._clip_norm):
-            return float(self._clip_norm())
-        if self._clip_norm is not None:
-            return self._clip_norm
-        configs = (config for message in messages for config in message.content.config_records.values())
-        return next((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), math.inf)
 
     # Canaries
 
-    def _imitate(self, real: Sequence[Message]) -> None:
+    def _imitate(self, contents: Sequence[RecordDict]) -> None:
         """Take record names and mean metrics from the real replies, so that averages of metrics do not change."""
-        contents = [reply.content for reply in real if reply.has_content()]
-        contents = [content for content in contents if content.array_records and content.metric_records]
-        if not contents:
+        complete = [content for content in contents if content.array_records and content.metric_records]
+        if not complete:
             return
-        first = contents[0]
-        self._record_names = (next(iter(first.array_records)), next(iter(first.metric_records)))
-        records = [content.metric_records.get(self._record_names[1], {}) for content in contents]
+        self._record_names = (next(iter(complete[0].array_records)), next(iter(complete[0].metric_records)))
+        records = [content.metric_records.get(self._record_names[1], {}) for content in complete]
+        records = [record for record in records if record.keys() == records[0].keys()]
+        weights = np.array([record.get(_EXAMPLES, 1) for record in records], dtype=float)
         for key in records[0]:
-            values = [record[key] for record in records if key in record]
-            sizes = [record.get(_EXAMPLES, 0) for record in records if key in record]
-            self._mean_metrics[key] = _mean(values, sizes if any(sizes) and key != _EXAMPLES else None)
-        if _EXAMPLES in records[0]:
-            self._mean_metrics[_EXAMPLES] = max(1, self._mean_metrics[_EXAMPLES])
+            values = np.array([record[key] for record in records])
+            # Flower averages metrics by the number of examples, and that number itself is a plain mean here.
+            mean = np.average(values, axis=0, weights=None if key == _EXAMPLES or not weights.any() else weights)
+            # Whole numbers stay whole: Flower refuses a record whose types differ from those of the other replies.
+            if values.dtype.kind == "i":
+                mean = mean.round().astype(int)
+            self._mean_metrics[key] = mean.tolist()
+        self._mean_metrics[_EXAMPLES] = max(1, self._mean_metrics[_EXAMPLES])
 
     def _canary_replies(
         self, messages: Sequence[Message], clip_norm: float, timeout: float | None = None
@@ -239,29 +240,21 @@ class CanaryGrid(Grid):
         scale = self._length * (1 - 2 * step / unit)
         if self._hosts:
             return list(self.inner.send_and_receive(self._requests(asked, planted, scale, step), timeout=timeout))
-        updates: dict[tuple[int, int], Any] = {}
+        # Held-out canaries all send the same arrays.
+        models = dict.fromkeys(asked, layout.nudged(model, step))
         for audit, contribution in planted.items():
             for seat, update in contribution.one_by_one():
-                updates[audit, seat] = to_numpy(flat(update)) * np.float32(scale)
-        held_out = layout.nudged(model, step)  # the same arrays for all held-out canaries
+                moved = layout.moved(_arrays(asked[audit, seat]), to_numpy(flat(update)) * np.float32(scale))
+                models[audit, seat] = moved
         replies = []
-        for canary, message in asked.items():
-            moved = layout.moved(_arrays(message), updates.pop(canary)) if canary in updates else held_out
-            replies.append(self._reply(message, moved))
-        return replies
-
-    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
-        """Return a reply as a client would send it, through the mods of the ClientApp."""
         array_name, metric_name = self._record_names
-        metrics = {**self._mean_metrics, **self._metrics}
-
-        def train(received: Message, context: Context) -> Message:
-            content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
-            return Message(content, reply_to=received)
-
-        node = message.metadata.dst_node_id
-        context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
-        return through_mods(self._mods, train, message, context)
+        for canary, message in asked.items():
+            metrics = MetricRecord({**self._mean_metrics, **self._metrics})
+            content = RecordDict({array_name: ArrayRecord(dict(models[canary])), metric_name: metrics})
+            node = message.metadata.dst_node_id
+            context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
+            replies.append(through_mods(self._mods, content, message, context))
+        return replies
 
     def _requests(
         self, asked: dict[tuple[int, int], Message], planted: Mapping[int, Contribution], scale: float, step: float
@@ -279,7 +272,7 @@ class CanaryGrid(Grid):
                 contribution.canaries.dense,
                 self.audited.audits[audit].family or "",
                 self.audited.layout,
-                canary=seat if inserted else None,
+                canary=seat if inserted else -1,
                 norm=contribution.norm * scale if inserted else step,
             )
             requests.append(Message(content, self._hosts[number % len(self._hosts)], message.metadata.message_type))
@@ -292,16 +285,6 @@ def _arrays(message: Message) -> ArrayRecord:
     if len(records) != 1:
         raise InputError(f"a message to a canary must hold one array record, the model, got {len(records)}")
     return records[0]
-
-
-def _mean(values: Sequence[Any], weights: Sequence[float] | None) -> Any:
-    """Return the weighted mean of numbers or of lists of equal length; whole numbers stay whole."""
-    if len({np.shape(value) for value in values}) > 1:
-        return values[0]
-    numbers = np.array(values)
-    mean = np.average(numbers, axis=0, weights=weights)
-    # Flower refuses a record whose types differ from those of the other replies.
-    return (mean.round().astype(int) if numbers.dtype.kind == "i" else mean).tolist()
 
 
 class FrozenRounds(Strategy):
@@ -321,24 +304,25 @@ class FrozenRounds(Strategy):
         check_kind("grid", grid, CanaryGrid, "CanaryGrid(...)")
         self.strategy, self._grid = strategy, grid
         self._acting, self._frozen, self._arrays = strategy, False, ArrayRecord()
+        self._training_round = 1  # the training's own number of the current round, frozen ones left out
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure a round by the strategy, or by its copy."""
-        current = self._grid.audited.current
-        self._frozen = current is not None and current.trial is not None
-        self._arrays = arrays
-        # A copy, so that momentum, clip norms and privacy spent stay those of the training.
-        self._acting = copied_strategy(self.strategy) if self._frozen else self.strategy
-        training_round = server_round if current is None else current.round + 1
-        return self._acting.configure_train(training_round, arrays, config, grid)
+        planned = self._grid.audited.plan[server_round - 1]
+        self._frozen, self._training_round = planned.trial is not None, planned.round + 1
+        self._acting, self._arrays = self.strategy, arrays
+        if self._frozen:
+            # A copy, so that momentum, clip norms and privacy spent stay those of the training.
+            self._acting = copied_strategy(self.strategy)
+        return self._acting.configure_train(self._training_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate by the strategy; after a frozen round, return the old model."""
-        arrays, metrics = self._acting.aggregate_train(self._training_round(server_round), replies)
+        arrays, metrics = self._acting.aggregate_train(self._training_round, replies)
         if not self._frozen:
             return arrays, metrics
         self._grid.audited.release(arrays)
@@ -350,18 +334,14 @@ class FrozenRounds(Strategy):
         """Configure an evaluation by the strategy; none in frozen rounds."""
         if self._frozen:
             return []
-        return self.strategy.configure_evaluate(self._training_round(server_round), arrays, config, grid)
+        return self.strategy.configure_evaluate(self._training_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Aggregate an evaluation by the strategy; none in frozen rounds."""
         if self._frozen:
             return None
-        return self.strategy.aggregate_evaluate(self._training_round(server_round), replies)
+        return self.strategy.aggregate_evaluate(self._training_round, replies)
 
     def summary(self) -> None:
         """Log the strategy's summary."""
         self.strategy.summary()
-
-    def _training_round(self, server_round: int) -> int:
-        """Return the training's own number, from 1, of one of Flower's rounds."""
-        return self._grid.audited.plan[server_round - 1].round + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +47,8 @@ class LocalGrid(Grid):
                 getattr(TaskIdentity, name)
             except RuntimeError:
                 setattr(TaskIdentity, name, 1)
-        self._app, self._nodes, self._run_config = client_app, range(1, check_count("nodes", nodes) + 1), run_config
+        self._app, self._nodes = client_app, range(1, check_count("nodes", nodes) + 1)
+        self._run_config = dict(run_config or {})
         self._run: Any = SimpleNamespace(run_id=1)
         self._sent, self._replies = 0, dict[str, Message]()
         self._contexts: dict[int, Context] = {}
@@ -78,11 +79,21 @@ class LocalGrid(Grid):
             self._sent += 1
             message_id = f"local-{self._sent}"
             message.metadata.__dict__["_message_id"] = message_id
-            reply = self._answer(message)
+            ids.append(message_id)
+            node = message.metadata.dst_node_id
+            if node not in self._contexts:  # the same names as in Flower's simulation
+                config = {"partition-id": self._nodes.index(node), "num-partitions": len(self._nodes)}
+                self._contexts[node] = Context(1, node, config, RecordDict(), self._run_config)
+            # Messages of a round share their content, and mods write into it.
+            separate = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
+            try:
+                reply = copy.deepcopy(self._app(separate, self._contexts[node]))
+            except Exception as error:  # whatever user code raises
+                reason = f"{type(error).__name__}: {error}"
+                reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
             if reply is not None:
                 reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
                 self._replies[message_id] = reply
-            ids.append(message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -93,32 +104,14 @@ class LocalGrid(Grid):
         """Ask all nodes in turn; there is nothing to wait for."""
         return self.pull_messages(self.push_messages(messages))
 
-    def _answer(self, message: Message) -> Message | None:
-        node = message.metadata.dst_node_id
-        if node not in self._contexts:  # the same names as in Flower's simulation
-            config = {"partition-id": self._nodes.index(node), "num-partitions": len(self._nodes)}
-            self._contexts[node] = Context(1, node, config, RecordDict(), dict(self._run_config or {}))
-        # Messages of a round share their content, and mods write into it.
-        separate = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
-        try:
-            return copy.deepcopy(self._app(separate, self._contexts[node]))
-        except Exception as error:  # whatever user code raises
-            reason = f"{type(error).__name__}: {error}"
-            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
 
-
-def through_mods(
-    mods: Sequence[Any], train: Callable[[Message, Context], Message], message: Message, context: Context
-) -> Message:
+def through_mods(mods: Sequence[Any], content: RecordDict, message: Message, context: Context) -> Message:
     """Return a client's reply after the mods of its app; as in Flower, the first mod is the outermost."""
-    if not mods:
-        return train(message, context)
-    call = train
+
+    def call(asked: Message, _: Context) -> Message:
+        return Message(content, reply_to=asked)
+
     for mod in reversed(mods):
-        call = functools.partial(_call_mod, mod, call)
+        call = functools.partial(lambda mod, inner, asked, node: mod(asked, node, inner), mod, call)
     # Messages of a round share their content, and mods write into it.
     return call(Message(metadata=message.metadata, content=copy.deepcopy(message.content)), context)
-
-
-def _call_mod(mod: Any, call: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
-    return mod(message, context, call)

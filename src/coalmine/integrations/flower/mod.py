@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
-from coalmine.errors import InputError
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.methods.one_shot.canaries import update_canaries
 from coalmine.methods.one_shot.families import UpdateCanaries
-from coalmine.protocol import Vector
 
-_SIZES = ("coalmine.dim", "coalmine.count", "coalmine.seed")
-_FAMILY, _CANARY, _NORM, _KEYS = "coalmine.family", "coalmine.canary", "coalmine.norm", "coalmine.parameters"
+_PREFIX = "coalmine."  # of our keys in the configuration that a message carries
+
+# A host sends several canaries of the same audit in every round.
+_cached_canaries = lru_cache(maxsize=4)(update_canaries)
 
 
 def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
@@ -28,28 +28,28 @@ def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
         >>> from flwr.clientapp import ClientApp
         >>> app = ClientApp(mods=[canary_mod])
     """
-    asked = next((record for record in message.content.config_records.values() if _CANARY in record), None)
-    if asked is None:
+    asked: dict[str, Any] = {}
+    for record in message.content.config_records.values():
+        asked |= {key.removeprefix(_PREFIX): value for key, value in record.items() if key.startswith(_PREFIX)}
+    if not asked:
         return call_next(message, context)
     received = next(iter(message.content.array_records.values()))
     # A copy: messages of Flower's legacy workflows have no shapes, and their clients empty what they read.
     before = ArrayRecord({key: Array(array.numpy()) for key, array in received.items()})
-    # Before the client trains, which may change what it received.
-    update = _update(asked)
-    reply = call_next(message, context)
-    if reply.has_error():
-        return reply
-    name = next(iter(reply.content.array_records))
-    layout = Layout({key: tuple(before[key].shape) for key in str(asked[_KEYS]).split("\n")})
-    if update is None:
-        reply.content[name] = layout.nudged(before, float(asked[_NORM]))
+    layout = Layout({key: tuple(before[key].shape) for key in asked["parameters"].split("\n")})
+    if asked["canary"] < 0:  # held out
+        sent = layout.nudged(before, asked["norm"])
     else:
-        reply.content[name] = layout.moved(before, update)
+        canaries = _cached_canaries(asked["family"], dim=asked["dim"], count=asked["count"], seed=asked["seed"])
+        sent = layout.moved(before, canaries.canary(asked["canary"]) * np.float32(asked["norm"]))
+    reply = call_next(message, context)
+    if reply.has_content():
+        reply.content[next(iter(reply.content.array_records))] = sent
     return reply
 
 
 def canary_request(
-    config: ConfigRecord, canaries: UpdateCanaries, family: str, layout: Layout, *, canary: int | None, norm: float
+    config: ConfigRecord, canaries: UpdateCanaries, family: str, layout: Layout, *, canary: int, norm: float
 ) -> ConfigRecord:
     """Return a copy of ``config`` that asks a node for a canary.
 
@@ -60,28 +60,9 @@ def canary_request(
         canaries: The canaries.
         family: Their family.
         layout: The layout of the model.
-        canary: Number of the canary, or None for a held-out one, which only takes a small step.
+        canary: Number of the canary, or -1 for a held-out one, which only takes a small step.
         norm: Norm of the canary, or of the step.
     """
-    sizes = dict(zip(_SIZES, (canaries.dim, canaries.count, canaries.seed), strict=True))
-    wanted = {_FAMILY: family, _CANARY: -1 if canary is None else canary, _NORM: norm, _KEYS: "\n".join(layout.shapes)}
-    return ConfigRecord({**config, **sizes, **wanted})
-
-
-def _update(asked: ConfigRecord) -> Vector | None:
-    """Return the update of the canary that was asked for, or None if it is held out."""
-    if asked[_CANARY] < 0:
-        return None
-    try:
-        canaries = _canaries(str(asked[_FAMILY]), *(int(asked[size]) for size in _SIZES))
-    except KeyError as error:
-        raise InputError(
-            f"the request for a canary lacks {error}: server and client need the same version of coalmine"
-        ) from None
-    return canaries.canary(int(asked[_CANARY])) * np.float32(asked[_NORM])
-
-
-# A host sends several canaries of the same audit in every round.
-@lru_cache(maxsize=4)
-def _canaries(family: str, dim: int, count: int, seed: int) -> UpdateCanaries:
-    return update_canaries(family, dim=dim, count=count, seed=seed)
+    numbers = {"dim": canaries.dim, "count": canaries.count, "seed": canaries.seed, "canary": canary, "norm": norm}
+    names = {"family": family, "parameters": "\n".join(layout.shapes)}
+    return ConfigRecord({**config, **{_PREFIX + key: value for key, value in (numbers | names).items()}})

@@ -83,19 +83,20 @@ def replay_strategy(
     """
     check_kind("strategy", strategy, Strategy, "a flwr.serverapp.strategy.Strategy")
     check_kind("model", model, ArrayRecord, "a flwr.app.ArrayRecord")
-    clip = getattr(strategy, "clipping_norm", None) if clip_norm is None else clip_norm
-    noise = claimed_noise(strategy) if noise_multiplier is None else noise_multiplier
-    if clip is None or noise is None:
-        missing = "clip_norm" if clip is None else "noise_multiplier"
-        raise InputError(f"the strategy has no {missing.replace('_', ' ')}: set {missing}")
+    if clip_norm is None:
+        clip_norm = getattr(strategy, "clipping_norm", None)
+    if noise_multiplier is None:
+        noise_multiplier = claimed_noise(strategy)
+    if clip_norm is None or noise_multiplier is None:
+        raise InputError("the strategy has no clip norm or no noise multiplier: set clip_norm and noise_multiplier")
     if clients is None:
         clients = max(1, int(getattr(strategy, "num_sampled_clients", 10)) - 1)
-    if isinstance(clients, int | float):
-        clients = template(model).random(check_count("clients", clients), norm=2 * float(clip), seed=options.seed)
+    if isinstance(clients, int):
+        clients = template(model).random(check_count("clients", clients), norm=2 * clip_norm, seed=options.seed)
     nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
-    options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm)
-    return replay(release, clients, clip_norm=float(clip), noise_multiplier=noise, options=options)
+    options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm())
+    return replay(release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options)
 
 
 class StrategyRelease:
@@ -124,7 +125,6 @@ class StrategyRelease:
         self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
         self._metrics = dict(metrics or {})
 
-    @property
     def sends_clip_norm(self) -> bool:
         """Whether clients receive a clip norm that adapts, so that it is part of the release."""
         twin = copied_strategy(self._strategy)
@@ -142,13 +142,12 @@ class StrategyRelease:
             if self._asked is None:
                 asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
-            ordered = [*clients[-1:], *clients[:-1]]
-            replies = [self._reply(message, client) for message, client in zip(asked, ordered, strict=False)]
+            replies = list(map(self._reply, asked, [*clients[-1:], *clients[:-1]]))
             before = getattr(self._strategy, "clipping_norm", None)
             arrays, _ = self._strategy.aggregate_train(self._number, replies)
             if not arrays:
                 return None
-            released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
+        released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
         self._model = arrays
         after = getattr(self._strategy, "clipping_norm", None)
         if after != before and self._asked is None and _sent(asked, before):
@@ -159,23 +158,23 @@ class StrategyRelease:
     def _reply(self, message: Any, client: Client | Mapping[str, Any]) -> Message:
         """Return what a client sends, after its mods."""
         name, before = next(iter(message.content.array_records.items()))
-        update, examples = (client.update, client.examples) if isinstance(client, Client) else (client, 1)
+        sent = client if isinstance(client, Client) else Client(client)
+        parts = {key: np.asarray(part) for key, part in sent.update.items()}
+        factor = 1.0
         if self._clips is not None:
-            norm = math.sqrt(sum(float(np.sum(np.square(part, dtype=np.float64))) for part in update.values()))
-            factor = 1 / max(1.0, norm / self._clips)
-            update = {key: np.asarray(part * factor).astype(part.dtype) for key, part in update.items()}
-
-        def train(asked: Message, _: Context) -> Message:
-            arrays = {}
-            for key, part in update.items():
-                numbers = np.asarray(part)
-                moved = before[key].numpy() + numbers if key in before else numbers
-                arrays[key] = Array(np.asarray(moved).astype(numbers.dtype))
-            metrics = MetricRecord({**self._metrics, self._weighted_by: examples})
-            return Message(RecordDict({name: ArrayRecord(arrays), "metrics": metrics}), reply_to=asked)
-
+            squares = [float(np.sum(np.square(part, dtype=np.float64))) for part in parts.values()]
+            factor = 1 / max(1.0, math.sqrt(sum(squares)) / self._clips)
+        arrays = {}
+        for key, part in parts.items():
+            moved = part if factor == 1 else np.asarray(part * factor).astype(part.dtype)
+            # Clients send models. Arrays that the model lacks are sent as they are.
+            if key in before:
+                moved = before[key].numpy() + moved
+            arrays[key] = Array(np.asarray(moved).astype(part.dtype))
+        metrics = MetricRecord({**self._metrics, self._weighted_by: sent.examples})
+        content = RecordDict({name: ArrayRecord(arrays), "metrics": metrics})
         context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
-        return through_mods(self._mods, train, message, context)
+        return through_mods(self._mods, content, message, context)
 
 
 class StrategyChecks:
@@ -212,7 +211,7 @@ class StrategyChecks:
         trusted = not self._mods and "ClientSide" in type(strategy).__name__
         release = StrategyRelease(
             silent, model, nodes=_CLIENTS, mods=self._mods, metrics=self._metrics, asked=asked,
-            number=self._audited.server_round - 1, clips=clip_norm if trusted else None,
+            number=self._audited.position, clips=clip_norm if trusted else None,
         )  # fmt: skip
         clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
         options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
@@ -229,11 +228,12 @@ class StrategyChecks:
                 self._possible.setdefault(finding.check, replace(finding, check=Check.SENSITIVITY, sentence=sentence))
         self._report([self._possible[check] for check in _ALWAYS if check in self._possible][:1])
 
-    def look_at(self, replies: Sequence[Message]) -> None:
+    def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
-        contents = [reply.content for reply in replies if reply.has_content()]
-        metrics = [record for content in contents for record in content.metric_records.values()]
-        sizes = [float(record[_EXAMPLES]) for record in metrics if _EXAMPLES in record]
+        sizes, orders = list[float](), list[list[str]]()
+        for content in contents:
+            sizes += [float(record[_EXAMPLES]) for record in content.metric_records.values() if _EXAMPLES in record]
+            orders += map(list, content.array_records.values())
         if Check.EXAMPLES in self._possible and len(set(sizes)) > 1:
             del self._possible[Check.EXAMPLES]
             ratio = max(sizes) * len(sizes) / sum(sizes)
@@ -243,8 +243,7 @@ class StrategyChecks:
                 "weighted_by_key to a metric that is 1 for all."
             )
             self._report([Finding(check=Check.SENSITIVITY, sentence=sentence)])
-        records = [record for content in contents for record in content.array_records.values()]
-        if Check.ORDER in self._possible and any(list(record) != self._keys for record in records):
+        if Check.ORDER in self._possible and any(keys != self._keys for keys in orders):
             self._report([self._possible.pop(Check.ORDER)])
         if Check.NOT_FINITE in self._possible and self._audited.lost_numbers:
             self._report([self._possible.pop(Check.NOT_FINITE)])
@@ -270,10 +269,10 @@ def calling_strategy() -> Strategy | None:
 
 def noise_multiplier_of(strategy: Strategy | None) -> float | None:
     """Return the noise multiplier of one of Flower's DP wrappers, None for any other strategy."""
-    if strategy is None or not hasattr(strategy, "num_sampled_clients"):
+    # All of Flower's wrappers scale their noise by this number of clients.
+    if not hasattr(strategy, "num_sampled_clients"):
         return None
-    noise_multiplier = float(getattr(strategy, "noise_multiplier", 0.0))
-    return noise_multiplier if noise_multiplier > 0 else None
+    return float(getattr(strategy, "noise_multiplier", 0.0)) or None
 
 
 def claimed_noise(strategy: Strategy) -> float | None:
@@ -313,8 +312,7 @@ def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
 
 def _sent(asked: Sequence[Any], value: Any) -> bool:
     """Whether clients receive a number with the model."""
-    records = [record for message in asked[:1] for record in message.content.config_records.values()]
-    return any(value in record.values() for record in records)
+    return any(value in record.values() for record in asked[0].content.config_records.values())
 
 
 @contextmanager

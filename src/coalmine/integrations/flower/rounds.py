@@ -15,7 +15,7 @@ from coalmine.claims.sampling import EveryRound, Observed
 from coalmine.errors import InputError
 from coalmine.integrations import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, Kind, check_audits
+from coalmine.protocol import Audit, Contribution, check_audits
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,16 @@ class AuditedRounds:
             self.plan.append(PlannedRound(round))
         self._layout: Layout | None = None
         self._before: npt.NDArray[Any] = np.zeros(0)
-        self._at, self._planted, self._divisor = 0, False, 0.0
+        self.position, self._planted = 0, False  # how many rounds are over, and whether the next one has its canaries
+        self._divisor: float | None = None
         self.lost_numbers = 0  # parameters that were not finite, over all rounds
 
     @property
     def current(self) -> PlannedRound | None:
         """The next round to insert canaries into; None while one awaits recording, and after the last."""
-        return None if self._planted or self._at >= len(self.plan) else self.plan[self._at]
-
-    @property
-    def server_round(self) -> int:
-        """Flower's number of the next round, from 1."""
-        return self._at + 1
+        if self._planted or self.position >= len(self.plan):
+            return None
+        return self.plan[self.position]
 
     @property
     def layout(self) -> Layout:
@@ -75,21 +73,24 @@ class AuditedRounds:
             return []
         due = []
         for i, audit in enumerate(self.audits):
-            trial = current.trial if i in self._acting(current) else None
+            trial = current.trial if i == current.audit else None
             due += [(i, seat) for seat in audit.seats(current.round, trial)]
         return due
 
     def sampled(self, nodes: Sequence[int], clients: int) -> None:
         """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
-        current, available = self.plan[self._at], clients + len(self.due())
+        current, available = self.plan[self.position], clients + len(self.due())
         # Flower draws unsigned ids of 64 bits; audits keep signed ones.
         signed = [node - 2**64 if node >= 2**63 else node for node in nodes]
         real = [number for number, node in zip(signed, nodes, strict=True) if node >= 0]
         for audit in self.audits:
             audit.sampled(current.round, len(nodes), available)
-            if current.trial is None and real:
-                drawn, population = (signed, available) if _drawn_by_training(audit) else (real, clients)
-                audit.cohort(current.round, drawn, population)
+            if current.trial is not None or not real:
+                continue
+            if _drawn_by_training(audit):
+                audit.cohort(current.round, signed, available)
+            else:
+                audit.cohort(current.round, real, clients)
 
     def plant(self, seats: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """Return the contribution of each audit to this round, given the seats of each that were sampled."""
@@ -100,9 +101,9 @@ class AuditedRounds:
                 "evaluate_fn=grid.recorder() and num_rounds=grid.rounds to start()"
             )
         contributions = {}
-        for i in self._acting(current):
-            self.audits[i].took_part(current.round, seats.get(i, ()), current.trial)
-            planted = self.audits[i].plant(current.round, clip_norm=clip_norm, trial=current.trial)
+        for i, audit in self._acting():
+            audit.took_part(current.round, seats.get(i, ()), current.trial)
+            planted = audit.plant(current.round, clip_norm=clip_norm, trial=current.trial)
             if planted is not None:
                 contributions[i] = planted
         self._planted = True
@@ -110,11 +111,13 @@ class AuditedRounds:
 
     def answered(self, replies: int, missing: int, failed: int, reason: str) -> None:
         """Record how many nodes sent an update, sent nothing, or sent an error."""
-        self._divisor = float(replies)
+        asked = replies + missing + failed
+        if replies:
+            self._divisor = float(replies)
         if missing:
-            self._note(f"{missing} of {replies + missing + failed} nodes sent no reply")
+            self._note(f"{missing} of {asked} nodes sent no reply")
         if failed:
-            self._note(f"{failed} of {replies + missing + failed} nodes failed ({reason:.80})")
+            self._note(f"{failed} of {asked} nodes failed ({reason:.80})")
 
     def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
         """Record the model before the first round, and what is known of the training."""
@@ -135,17 +138,17 @@ class AuditedRounds:
 
     def record(self, arrays: ArrayRecord) -> PlannedRound:
         """Show the audits the model after a round, and return the round. Frozen rounds do not change the model."""
-        if self._at >= len(self.plan):
+        if self.position >= len(self.plan):
             raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
-        current = self.plan[self._at]
+        current = self.plan[self.position]
         if current.trial is None:
             self._before = self.release(arrays)
-        self._at, self._planted, self._divisor = self._at + 1, False, 0.0
+        self.position, self._planted, self._divisor = self.position + 1, False, None
         return current
 
     def release(self, arrays: ArrayRecord | None) -> npt.NDArray[Any]:
         """Show the acting audits the model that a round leads to, None if it was aborted, and return its parameters."""
-        current, layout = self.plan[self._at], self.layout
+        current, layout = self.plan[self.position], self.layout
         # Flower shows models, so the update is the difference of two.
         after = self._before if arrays is None else layout.vector(arrays)
         rounding = layout.rounding(self._before, after)
@@ -160,32 +163,31 @@ class AuditedRounds:
         aborted = not self._planted or not change.any()
         if aborted:
             self._note("the model did not change, so the round counts as aborted")
-        for i in self._acting(current):
-            audit, kinds = self.audits[i], list[Kind](["update"])
-            # A frozen round releases nothing but its update.
-            if current.trial is None:
-                kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
+        released = {"update": change, "model": model}
+        for _, audit in self._acting():
             if aborted:
                 audit.skip(current.round, current.trial)
+            # A frozen round releases nothing but its update.
+            kinds = ["update"]
+            if current.trial is None:
+                kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
             for kind in kinds:
-                audit.observe(
-                    current.round,
-                    **{kind: np.array(change if kind == "update" else model)},
-                    trial=current.trial,
-                    divisor=self._divisor or None,
-                    rounding=rounding,
-                )
+                release: Any = {kind: np.array(released[kind])}
+                audit.observe(current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding)
         return after
 
-    def _acting(self, current: PlannedRound) -> list[int]:
-        """Return which audits take part in a round: all, or the one that a frozen round is for."""
-        return list(range(len(self.audits))) if current.audit is None else [current.audit]
+    def _acting(self) -> list[tuple[int, Audit]]:
+        """Return the audits that take part in the current round, numbered: all, or the one a frozen round is for."""
+        numbered, only = list(enumerate(self.audits)), self.plan[self.position].audit
+        return numbered if only is None else [numbered[only]]
 
     def _note(self, sentence: str) -> None:
-        current = self.plan[self._at]
-        frozen = "" if current.trial is None else f"frozen round {current.trial} before "
-        for i in self._acting(current):
-            self.audits[i].note(f"{frozen}round {current.round}: {sentence}")
+        current = self.plan[self.position]
+        place = f"round {current.round}"
+        if current.trial is not None:
+            place = f"frozen round {current.trial} before {place}"
+        for _, audit in self._acting():
+            audit.note(f"{place}: {sentence}")
 
 
 def _drawn_by_training(audit: Audit) -> bool:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from coalmine.claims import Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations import finite_part
-from coalmine.integrations.opacus.claim import Loading, claim_of, note_on_claim
+from coalmine.integrations.opacus.claim import Loading, claims_of, note_on_claim
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
@@ -90,17 +90,31 @@ class OpacusAudit:
         self._sizes = [p.numel() for p in self.params]
         self.dim = sum(self._sizes)
         self._by_layer = isinstance(optimizer, DPPerLayerOptimizer)
-        self._check_audits()
+        check_audits(self.audits, least=1)
+        for audit in self.audits:
+            made_for = getattr(audit, "rounds", steps), getattr(audit, "dim", self.dim)
+            if made_for != (steps, self.dim):
+                raise InputError(
+                    f"an audit was made for {made_for[0]} rounds and {made_for[1]} parameters, but the training has "
+                    f"{steps} steps and trains {self.dim}"
+                )
+            if audit.frozen_rounds(0):
+                raise InputError('Opacus cannot repeat a step on a frozen model: use Canife(mode="running")')
+            # Rescaling layer by layer keeps independent directions independent, but not orthogonal ones orthogonal.
+            if self._by_layer and audit.family not in (None, "gaussian"):
+                raise InputError(f'per-layer clipping needs OneShot(family="gaussian"), got {audit.family!r}')
         # An optimizer knows no names, so its tensors get numbers.
         shapes = {f"parameter {number}": tuple(p.shape) for number, p in enumerate(self.params)}
-        clip_norms = dict(zip(shapes, map(float, optimizer.max_grad_norms), strict=True)) if self._by_layer else None
+        clip_norms = None
+        if self._by_layer:
+            clip_norms = dict(zip(shapes, map(float, optimizer.max_grad_norms), strict=True))
         for audit in self.audits:
             audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
             # Canaries that are rescaled layer by layer must not lie in a single one.
             audit.describe(layers=shapes, stratify=not self._by_layer, clip_norms=clip_norms, even_noise=True)
             audit.members_participation = self.loading.participation(steps)
-        self._extra_steps, self._finished, self._examples, self._unclipped = 0, False, 0, False
-        self._population = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
+        self._finished, self._examples, self._unclipped = False, 0, False
+        self._population = len(loader.dataset)  # type: ignore[arg-type]
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         if self._ghost:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
@@ -125,26 +139,20 @@ class OpacusAudit:
         """
         # Steps that were announced and not taken must be known before anything is computed.
         self._finish()
-        claim = claim_of(self.engine, self.loading, delta=delta)
-        warnings = list(claim.warnings)
-        if claim.opacus.rounds != self.taken:
-            warnings.append(f"the accountant recorded {claim.opacus.rounds} steps, of which {self.taken} were audited")
-        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.coalmine.epsilon}
+        claim, own, warnings = claims_of(self.engine, self.loading, delta=delta)
+        if claim.rounds != self.taken:
+            warnings.append(f"the accountant recorded {claim.rounds} steps, of which {self.taken} were audited")
+        numbers = {"opacus_epsilon": claim.epsilon, "own_epsilon": own.epsilon, **(metrics or {})}
+        engine = {"engine": f"opacus {metadata.version('opacus')}", "steps": self.taken}
         results = []
         for audit in self.audits:
-            numbers = {**epsilons, **(metrics or {})}
-            result = audit.result(claim=claim.opacus, confidence=confidence, metrics=numbers)
-            note = note_on_claim(claim.opacus, result.claim)
-            engine = f"opacus {metadata.version('opacus')}"
-            result = replace(
-                result,
-                # A canary is an example here, and its rounds are steps.
-                unit=EXAMPLE if result.unit == USER else result.unit,
-                warnings=[*result.warnings, *warnings],
-                config={**result.config, "engine": engine, "steps": self.taken},
-                details=result.details if note is None else {**result.details, "note": note},
+            result = audit.result(claim=claim, confidence=confidence, metrics=numbers)
+            # A canary is an example here, and its rounds are steps.
+            unit = EXAMPLE if result.unit == USER else result.unit
+            details, config = {**result.details, **note_on_claim(claim, result.claim)}, {**result.config, **engine}
+            results.append(
+                replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config, details=details)
             )
-            results.append(result)
         return results
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -193,11 +201,12 @@ class OpacusAudit:
     def _pre_step(self, original: Callable[[], Any]) -> Any:
         """Run what Opacus does between the backward pass and the change of the parameters, with canaries."""
         # A logical batch may come in several physical ones (BatchMemoryManager): all but the last skip the step.
-        self._examples += _batch_size(self.params[0])
-        if self._finished or self.optimizer._check_skip_next_step(pop_next=False):
-            return original()
-        if self.taken >= self.steps:
-            self._extra_steps += 1
+        gradients = getattr(self.params[0], "grad_sample", None)
+        for part in gradients if isinstance(gradients, list) else [gradients]:
+            if part is not None:  # as with ghost clipping, where the number of examples is unknown
+                self._examples += len(part)
+        over = self._finished or self.taken >= self.steps
+        if over or self.optimizer._check_skip_next_step(pop_next=False):
             return original()
         try:
             if not self._ghost:
@@ -211,12 +220,13 @@ class OpacusAudit:
             raise
         if done:
             # The size of the batch tells Poisson sampling from batches of equal size.
-            if self._population is not None and 0 < self._examples <= self._population:
+            if 0 < self._examples <= self._population:
                 for audit in self.audits:
                     audit.cohort(self.taken, self._examples, self._population)
             self._examples = 0
             self.taken += 1
-            self.loading.stepped(self.optimizer.accumulated_iterations)
+            self.loading.trained.add(0 if self.loading.counter is None else self.loading.counter.passes)
+            self.loading.accumulated |= self.optimizer.accumulated_iterations > 1
             self._show("update")
         return done
 
@@ -321,46 +331,19 @@ class OpacusAudit:
             raise InputError("the audited optimizer took no step: train with the optimizer that was given to the audit")
         if self.taken < self.steps:
             self._note(f"only {self.taken} of the {self.steps} announced steps were taken")
-        if self._extra_steps:
-            self._note(f"the training took {self._extra_steps} steps more than the {self.steps} that were announced")
         self._finished = True
+        model = flattened(self.params)
+        releases: dict[str, Any] = {"model": model, "update": np.zeros_like(model)}
         for round in range(self.taken, self.steps):
             for audit in self.audits:
                 audit.skip(round)
                 for view in audit.views:
                     if view.shows(round, self.steps):
-                        release: Any = flattened(self.params)
-                        if view.kind == "update":
-                            release = np.zeros_like(release)
-                        audit.observe(round, **{view.kind: release}, divisor=1.0)
+                        audit.observe(round, **{view.kind: releases[view.kind]}, divisor=1.0)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
             audit.note(sentence)
-
-    def _check_audits(self) -> None:
-        check_audits(self.audits, least=1)
-        for audit in self.audits:
-            rounds, dim = getattr(audit, "rounds", self.steps), getattr(audit, "dim", self.dim)
-            if rounds != self.steps:
-                raise InputError(f"an audit was made for {rounds} rounds, but the training has {self.steps} steps")
-            if dim != self.dim:
-                raise InputError(f"an audit was made for {dim} parameters, but the optimizer trains {self.dim}")
-            if audit.frozen_rounds(0):
-                raise InputError('Opacus cannot repeat a step on a frozen model: use Canife(mode="running")')
-            if self._by_layer and audit.family not in (None, "gaussian"):
-                # Rescaling layer by layer keeps independent directions independent, but not orthogonal ones orthogonal.
-                raise InputError(
-                    f'per-layer clipping needs canaries that may be rescaled: use OneShot(family="gaussian"), got the '
-                    f"family {audit.family!r}"
-                )
-
-
-def _batch_size(parameter: Any) -> int:
-    """Return the number of examples that have a gradient; 0 if that is unknown, as with ghost clipping."""
-    gradients = getattr(parameter, "grad_sample", None)
-    parts = gradients if isinstance(gradients, list) else [gradients]
-    return sum(len(part) for part in parts if part is not None)
 
 
 def check_optimizer(optimizer: DPOptimizer) -> None:
@@ -372,8 +355,6 @@ def check_optimizer(optimizer: DPOptimizer) -> None:
             f"{type(optimizer).__name__} sums gradients of several processes, each with a part of the noise: audit a "
             "training in one process"
         )
-    if not math.isfinite(float(optimizer.max_grad_norm)):
-        raise InputError(f"max_grad_norm must be finite, got {optimizer.max_grad_norm}: nothing would be clipped")
 
 
 def flattened(tensors: Sequence[Any]) -> Vector:
@@ -451,11 +432,9 @@ def audit_opacus(
     elif participation == f"last:{_STEPS}" and steps <= _STEPS:
         participation = "every-round"
     if canaries is not None:
-        if not views:
-            raise InputError('views must name at least one view, such as "updates"')
+        # A view of the model's change needs the model before the first step; the others ignore it.
         before = flattened(optimizer.params)
-        # A view of the model's change needs the model before the first step.
-        initial = {view: None if view in ("final", "updates") else before for view in views}
+        initial = dict.fromkeys(views, before) | {"final": None, "updates": None}
         planting = OneShot(
             len(before),
             rounds=steps,
@@ -472,12 +451,12 @@ def audit_opacus(
     if samples is not None:
         if model is None:
             raise InputError("samples need model=, the module that make_private returned, to compute their losses")
+        # Where batches are not drawn at random, each example is in one of them.
+        rate = loading.rate or 1 / loading.batches
         # The losses of samples are computed beside the training, where Opacus's hooks would collect gradients.
         module = _plain_copy(model, optimizer)
-        audits += [
-            Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)
-            for view in sample_views
-        ]
+        for view in sample_views:
+            audits.append(Samples(canaries=samples, model=module, rounds=steps, view=view, rate=rate, losses=losses))
     return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps)
 
 
@@ -485,11 +464,8 @@ def _plain_copy(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:
     """Return a copy of the module inside Opacus's, on the CPU and without its hooks."""
     module = getattr(model, "_module", model)
     trained = [value for value in module.parameters() if value.requires_grad]
-    if [id(value) for value in trained] != [id(value) for value in optimizer.params]:
-        raise InputError(
-            f"model= must have the optimizer's parameters in the same order: it trains {len(trained)} tensors, the "
-            f"optimizer {len(list(optimizer.params))}"
-        )
+    if list(map(id, trained)) != list(map(id, optimizer.params)):
+        raise InputError("model= must be the module whose parameters the optimizer trains, in the same order")
     plain: nn.Module = copy.deepcopy(module).cpu()
     for layer in plain.modules():
         for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks):

@@ -6,7 +6,7 @@ The two differ where the accountant assumes a sampling that the loader does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,32 +61,23 @@ class Loading:
         sampler: Any = loader.batch_sampler
         if isinstance(sampler, BatchSplittingSampler):  # of BatchMemoryManager: the logical batches are what counts
             sampler = sampler.sampler
-        try:
-            batches = len(sampler)
-        except TypeError as error:
-            raise InputError(f"the loader must have a length, so its data set needs one too ({error})") from None
         if isinstance(sampler, UniformWithReplacementSampler):
-            return cls(rate=float(sampler.sample_rate), batches=batches)
-        # Only torch's own samplers without replacement are known to give each example at most once per pass.
-        inner: Any = sampler.sampler if type(sampler) is BatchSampler else None
-        if type(inner) is SequentialSampler or (type(inner) is RandomSampler and not inner.replacement):
-            sampler.sampler = inner = _CountedSampler(inner)
-        counter = inner if isinstance(inner, _CountedSampler) else None
-        return cls(rate=None, batches=batches, counter=counter)
-
-    def stepped(self, batches: int) -> None:
-        """Record a step that used this number of batches."""
-        self.trained.add(0 if self.counter is None else self.counter.passes)
-        self.accumulated |= batches > 1
-
-    @property
-    def share(self) -> float:
-        """The probability that an example is in a given batch."""
-        return 1 / self.batches if self.rate is None else self.rate
+            return cls(rate=float(sampler.sample_rate), batches=len(sampler))
+        counter = None
+        if type(sampler) is BatchSampler:
+            # Only torch's own samplers without replacement are known to give each example at most once per pass.
+            inner: Any = sampler.sampler
+            if type(inner) in (SequentialSampler, RandomSampler) and not getattr(inner, "replacement", False):
+                sampler.sampler = inner = _CountedSampler(inner)
+            if isinstance(inner, _CountedSampler):
+                counter = inner
+        return cls(rate=None, batches=len(sampler), counter=counter)
 
     def participation(self, steps: int) -> Sampling:
         """Return the participation of canaries that are sampled like examples."""
-        return Epochs(-(-steps // self.batches)) if self.rate is None else Poisson(self.rate)
+        if self.rate is not None:
+            return Poisson(self.rate)
+        return Epochs(math.ceil(steps / self.batches))
 
     @property
     def sampling(self) -> Sampling | None:
@@ -99,38 +90,28 @@ class Loading:
         return AtMost(len(self.trained))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpacusClaim:
-    """What the training claims for one example.
-
-    Args:
-        opacus: The claim of Opacus's accountant.
-        coalmine: The claim by coalmine's accountant for how examples really take part.
-        warnings: Sentences on where the two differ.
-    """
-
-    opacus: Claim
-    coalmine: Claim
-    warnings: Sequence[str]
-
-
-def claim_of(engine: PrivacyEngine, loading: Loading, *, delta: float) -> OpacusClaim:
-    """Return the claim for the steps that the engine's accountant has recorded.
+def claims_of(engine: PrivacyEngine, loading: Loading, *, delta: float) -> tuple[Claim, Claim, list[str]]:
+    """Return two claims for one example in the steps that the engine's accountant has recorded.
 
     Args:
         engine: The privacy engine of the training.
         loading: How its batches were made.
         delta: The δ to state ε at.
+
+    Returns:
+        The claim of Opacus's accountant, that of coalmine's for how examples really take part, and sentences on where
+        the two differ.
     """
-    check_kind("engine", engine, PrivacyEngine, "an opacus.PrivacyEngine")
     history = list(engine.accountant.history)
     if not history:
         raise InputError("the privacy engine recorded no step: train with the optimizer that make_private returned")
-    schedule = [(float(noise), int(count)) for noise, _, count in history]
-    rates = {float(rate) for _, rate, _ in history}
+    schedule, rates = list[tuple[float, int]](), set[float]()
+    for noise, sampled, count in history:
+        schedule.append((float(noise), int(count)))
+        rates.add(float(sampled))
     # Opacus assumes Poisson sampling at the rate that it recorded, whatever the loader does.
     rate = rates.pop() if len(rates) == 1 else None
-    name, warnings = str(engine.accountant.mechanism()), []
+    name, warnings = str(engine.accountant.mechanism()), list[str]()
     coalmine = Claim(noise_schedule=schedule, sampling=loading.sampling, delta=delta)
     epsilon = math.inf  # without noise, for which Opacus's accountants fail
     if all(noise > 0 for noise, _ in schedule):
@@ -165,14 +146,14 @@ def claim_of(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Opacus
     elif epsilon < coalmine.epsilon - max(_ABSOLUTE_GAP, _RELATIVE_GAP * coalmine.epsilon):
         # A larger ε is only less tight; a smaller one than an upper bound may still be right, but nobody has shown it.
         warnings.append(f"{reported}, below coalmine's {coalmine.epsilon:.4g} (pld): do not rely on the former")
-    return OpacusClaim(opacus=opacus, coalmine=coalmine, warnings=warnings)
+    return opacus, coalmine, warnings
 
 
-def note_on_claim(opacus: Claim, claim: Claim | None) -> str | None:
-    """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
+def note_on_claim(opacus: Claim, claim: Claim | None) -> dict[str, str]:
+    """Return a ``note`` on Opacus's ε and the claim for canaries; nothing if they are the same claim."""
     # Canaries that are sampled like examples have Opacus's own claim, which needs no explanation.
     if claim is None or claim == opacus or math.isinf(claim.epsilon):
-        return None
+        return {}
     canaries = f"the canaries take part differently ({claim.sampling})"
     if claim.rounds == 1 and opacus.rounds != 1:
         canaries = "this result is about a single step with a canary in it"
@@ -181,4 +162,4 @@ def note_on_claim(opacus: Claim, claim: Claim | None) -> str | None:
     elif isinstance(claim.sampling, AtMost):
         canaries = f"each canary takes part in {claim.sampling.times} known steps"
     reported = f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random"
-    return f"{reported}; {canaries}, so their claim is ε = {claim.epsilon:.4g}."
+    return {"note": f"{reported}; {canaries}, so their claim is ε = {claim.epsilon:.4g}."}

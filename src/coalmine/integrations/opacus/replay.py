@@ -66,19 +66,24 @@ def replay_optimizer(
             f"{type(optimizer).__name__} clips in the backward pass and has no per-sample gradients to replay: use "
             'grad_sample_mode="hooks", or audit the training (docs/opacus.md)'
         )
-    clip = float(optimizer.max_grad_norm) if clip_norm is None else clip_norm
-    noise = float(optimizer.noise_multiplier) if noise_multiplier is None else noise_multiplier
+    if clip_norm is None:
+        clip_norm = float(optimizer.max_grad_norm)
+    if noise_multiplier is None:
+        noise_multiplier = float(optimizer.noise_multiplier)
     if examples is None:
-        present = _last_backward(optimizer)
-        examples = present or min(_MOST_RANDOM, int(optimizer.expected_batch_size or _MOST_RANDOM))
-    if isinstance(examples, int | float):
+        examples = min(_MOST_RANDOM, int(optimizer.expected_batch_size or _MOST_RANDOM))
+        if all(getattr(p, "grad_sample", None) is not None for p in optimizer.params):  # left by a backward pass
+            rows = zip(*(gradient.detach().clone() for gradient in optimizer.grad_samples), strict=True)
+            examples = [{str(i): part for i, part in enumerate(row)} for row in rows] or examples
+    if isinstance(examples, int):
         like = Template({str(i): p.detach() for i, p in enumerate(optimizer.params)})
         examples = like.random(
             check_count("examples", examples), norm=2 * float(optimizer.max_grad_norm), seed=options.seed
         )
     divisor = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
     options = replace(options, divisor=divisor, who="example")
-    return replay(StepRelease(optimizer), examples, clip_norm=clip, noise_multiplier=noise, options=options)
+    release = StepRelease(optimizer)
+    return replay(release, examples, clip_norm=clip_norm, noise_multiplier=noise_multiplier, options=options)
 
 
 class StepRelease:
@@ -136,11 +141,3 @@ def _copied(optimizer: DPOptimizer, memo: dict[int, Any]) -> Any:
     twin.step_hook = None
     twin._step_skip_queue, twin._is_last_step_skipped = [], False
     return twin
-
-
-def _last_backward(optimizer: DPOptimizer) -> list[dict[str, Tensor]]:
-    """Return the per-sample gradients that a backward pass left; none without one."""
-    if any(getattr(p, "grad_sample", None) is None for p in optimizer.params):
-        return []
-    samples = [gradient.detach() for gradient in optimizer.grad_samples]
-    return [{str(i): part[row].clone() for i, part in enumerate(samples)} for row in range(len(samples[0]))]

@@ -235,7 +235,7 @@ class Canife(Audit):
     def figures(self) -> dict[str, float]:
         """Return the lower bound that holds at this moment, then ε̂ᵣ of the last period that has scores, if any."""
         periods = self.periods
-        # Watched after every round, so it must hold at every moment (docs/anytime.md).
+        # Watched after every round, so it must hold at every moment (docs/proofs.md).
         figures = {f"canife/{self.name}/lower_bound": anytime_bound(periods, _LIVE_DELTA).lower(_LIVE_CONFIDENCE)}
         for period in reversed(periods):
             scores = period.pair

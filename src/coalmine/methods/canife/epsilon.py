@@ -178,7 +178,7 @@ def rate_ceiling(members: int, nonmembers: int, delta: float) -> float:
 
 
 def anytime_bound(periods: Sequence[Period], delta: float) -> SequentialBound:
-    """Return the bound on ε of one round that holds at every moment of the trials (docs/anytime.md).
+    """Return the bound on ε of one round that holds at every moment of the trials (docs/proofs.md).
 
     Each trial has its own coin, and given everything before it a round's sum is as private as the claim says. So trials
     of different periods can be used together, although the model moved between them.

@@ -13,7 +13,7 @@ from coalmine.methods.canife import section
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
-from coalmine.results.result import MethodResults, Result, claim_from_dict
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table
 from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
@@ -145,6 +145,7 @@ class CanifeMethod(Method):
 
 def _rounds(result: Result) -> CanifeResult:
     """Return the result of the stored trials."""
+    from coalmine.claims import Claim
     from coalmine.claims.sampling import parse_sampling
     from coalmine.methods.canife.epsilon import Period
     from coalmine.methods.canife.result import canife_result
@@ -155,13 +156,13 @@ def _rounds(result: Result) -> CanifeResult:
         part = slice(start, start + trials)
         periods.append(Period(first, rounds, *(arrays[name][part] for name in ("scores", "present", "sigma"))))
         start += trials
-    sampling = terms.pop("sampling")
+    sampling, training_claim = terms.pop("sampling"), result.details["training_claim"]
     return canife_result(
         periods,
         view=result.view,
         seed=result.seed,
         sampling=None if sampling is None else parse_sampling(sampling),
-        training_claim=claim_from_dict(result.details["training_claim"]),
+        training_claim=None if training_claim is None else Claim.from_dict(training_claim),
         designs={},
         canaries=(),
         **terms,
