@@ -8,7 +8,7 @@ trade-off curve allows, so each is a valid test whatever it learned, and a union
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,15 @@ def check_noise(
     """
     layers = layers or Layers({})
     transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
-    for attack, share in _attacks(transcript, layers, noise_multiplier):
+    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share of
+    # the rate; the others are plain at the right place.
+    too_small = _too_small(transcript.size, noise_multiplier)
+    everywhere = Attack(Check.SIZE, too_small, _gaussian_scores(transcript, 0.0, transcript.size))
+    attacks = [*_ATTACKS, (lambda *_: everywhere, _SIZE_SHARE)]
+    for attack_with, share in attacks if transcript.size >= _NEGLIGIBLE else attacks[-1:]:
+        attack = attack_with(transcript, layers)
+        if attack is None:  # it found nothing to exploit
+            continue
         p_value = _p_value(attack, transcript, claim) / share
         if p_value > rate:
             continue
@@ -136,29 +144,6 @@ def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rat
     outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
     p_value = guess_p_value(values * (outputs - values / 2) / size**2, coins, claim)
     return p_value > 0.1 * _SIZE_SHARE * rate  # a tenth, so that other samples refute it as well, but for a few
-
-
-def _attacks(transcript: Transcript, layers: Layers, noise_multiplier: float | None) -> Iterator[tuple[Attack, float]]:
-    """Yield attacks that found something to exploit, each with its share of the false-alarm rate, most telling first.
-
-    Too little noise everywhere is the most common bug, and the one that takes the most evidence; the others are plain
-    at the right place.
-    """
-    if transcript.size >= _NEGLIGIBLE:
-        for attack, share in (
-            (_small_seeds(transcript), 0.06),
-            (_same_coordinates(transcript), 0.1),
-            (_same_calls(transcript), 0.1),
-            (_depends_on_input(transcript), 0.06),
-            (_weak_coordinates(transcript, layers), 0.1),
-            (_weak_calls(transcript), 0.06),
-            (_repeated_values(transcript), 0.06),
-            (_odd_shape(transcript), 0.06),
-        ):
-            if attack is not None:
-                yield attack, share
-    sentence = _too_small(transcript.size, noise_multiplier)
-    yield Attack(Check.SIZE, sentence, _gaussian_scores(transcript, 0.0, transcript.size)), _SIZE_SHARE
 
 
 def _p_value(attack: Attack, transcript: Transcript, claim: Curve) -> float:
@@ -210,7 +195,7 @@ def _too_small(size: float, needed: float | None) -> str:
 # Is it fresh?
 
 
-def _small_seeds(transcript: Transcript) -> Attack | None:
+def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
     """Predict the first numbers of the noise by trying small seeds of the usual generators."""
     shown = transcript.known & (transcript.inputs == 0) & (transcript.coordinates < NUMBERS)
 
@@ -236,9 +221,11 @@ def _small_seeds(transcript: Transcript) -> Attack | None:
     return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
 
 
-def _same_calls(transcript: Transcript) -> Attack | None:
+def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     """Predict the noise of a call from the most similar other call."""
-    scales = _column_scales(transcript)
+    # The standard deviation of the noise at each coordinate, from where it is known.
+    power, times = np.sum(transcript.squares, axis=0), np.sum(transcript.known, axis=0)
+    scales = np.sqrt(power / np.maximum(times, 1))
     noise = (transcript.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
     known = (transcript.known & (scales > 0)).astype(np.float32)
     count, product = known @ known.T, noise @ noise.T
@@ -277,7 +264,7 @@ def _same_calls(transcript: Transcript) -> Attack | None:
 # Is it independent?
 
 
-def _same_coordinates(transcript: Transcript) -> Attack | None:
+def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
     """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
     pilot = transcript.noise[transcript.pilot]
     typical = np.median(np.abs(pilot), axis=0)
@@ -325,12 +312,6 @@ def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
     return np.asarray(np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope))
 
 
-def _column_scales(transcript: Transcript) -> Floats:
-    """Return the standard deviation of the noise at each coordinate, from where it is known, shape (n,)."""
-    count, power = np.sum(transcript.known, axis=0), np.sum(transcript.squares, axis=0)
-    return np.asarray(np.sqrt(power / np.maximum(count, 1)))
-
-
 # Is it everywhere?
 
 
@@ -342,32 +323,17 @@ def _weak_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
     picking = np.zeros(transcript.pilot.size, dtype=bool)
     picking[np.flatnonzero(transcript.pilot)[::2]] = True
     by = transcript.known & picking[:, None] & (transcript.first == 0)
-    weak = weakest_set(transcript, 0, by, transcript.coordinates, layers)
-    return None if weak is None else _weak_attack(transcript, *weak, 1, Check.PLACES)
+    return _weakest_set(transcript, 0, by, transcript.coordinates, layers)
 
 
-def _weak_calls(transcript: Transcript) -> Attack | None:
+def _weak_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look only at the calls with the smallest noise, which coordinates without a canary show."""
     by = transcript.known & (np.arange(transcript.coordinates.size) % 2 == 0)
-    numbers = np.arange(1, transcript.pilot.size + 1)
-    weak = weakest_set(transcript, 1, by, numbers, Layers({}))
-    return None if weak is None else _weak_attack(transcript, *weak, 0, Check.CALLS)
+    return _weakest_set(transcript, 1, by, np.arange(1, transcript.pilot.size + 1), Layers({}))
 
 
-def _weak_attack(
-    transcript: Transcript, members: Bools, scale: float, usual: float, where: str, axis: int, check: str
-) -> Attack:
-    chosen = members[transcript.targets[axis]]
-    scales = np.full(int(chosen.sum()), scale)
-    amount = "no noise" if scale < 1e-3 * usual else f"{scale / usual:.2g} of the noise of the others"
-    scores = _gaussian_scores(transcript, 0.0, scales, chosen)
-    return Attack(check, f"{where} {amount}.", scores, chosen=chosen, scale=scales, usual=usual)
-
-
-def weakest_set(
-    transcript: Transcript, axis: int, by: Bools, numbers: Ints, layers: Layers
-) -> tuple[Bools, float, float, str] | None:
-    """Return the set of coordinates, or of calls, whose noise is most plainly smaller than that of the others.
+def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, layers: Layers) -> Attack | None:
+    """Attack the set of coordinates, or of calls, whose noise is most plainly smaller than that of the others.
 
     Args:
         transcript: The calls.
@@ -375,9 +341,6 @@ def weakest_set(
         by: The values by which the weakest single members are picked; the other known values judge them, (t, n).
         numbers: The number of each member in sentences.
         layers: Names of stretches of members.
-
-    Returns:
-        The members, their noise, that of the others, and "… carry"; None if no set is plainly weaker.
     """
     power, count = transcript.squares.sum(axis=axis), transcript.known.sum(axis=axis).astype(np.float64)
     usual = float(power.sum() / max(count.sum(), 1.0))
@@ -436,15 +399,22 @@ def weakest_set(
     name, several = layers.name_of(numbers[members], numbers, "call" if axis else "coordinate")
     if name.startswith(("call", "coordinate", "every")):
         name = f"{name[:1].upper()}{name[1:]}"
-    return members, scale, others, f"{name} {'carry' if several else 'carries'}"
+    amount = "no noise" if scale < 1e-3 * others else f"{scale / others:.2g} of the noise of the others"
+    sentence = f"{name} {'carry' if several else 'carries'} {amount}."
+    chosen = members[transcript.targets[1 - axis]]
+    scales = np.full(int(chosen.sum()), scale)
+    return Attack(
+        Check.CALLS if axis else Check.PLACES, sentence, _gaussian_scores(transcript, 0.0, scales, chosen),
+        chosen=chosen, scale=scales, usual=others,
+    )  # fmt: skip
 
 
 # Has it a shape that protects?
 
 
-def _depends_on_input(transcript: Transcript) -> Attack | None:
+def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look for noise that differs between inserted canaries and other places of the pilot."""
-    noise, inserted = transcript.pilot_noise, _pilot_inserted(transcript)
+    noise, inserted = transcript.pilot_noise, transcript.pilot_inserted
     there, beside = noise[inserted], noise[~inserted]
     sizes = np.array([there.std(), beside.std()])
     ratio = np.maximum(sizes / transcript.size, 1e-6) ** 2
@@ -457,7 +427,7 @@ def _depends_on_input(transcript: Transcript) -> Attack | None:
     return Attack(Check.SHAPE, sentence, _density_scores(transcript))
 
 
-def _odd_shape(transcript: Transcript) -> Attack | None:
+def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look for noise that is bounded, has one sign, or is mostly tiny."""
     noise, size = transcript.pilot_noise, transcript.size
     furthest = float(np.abs(noise).max()) / size
@@ -474,14 +444,9 @@ def _odd_shape(transcript: Transcript) -> Attack | None:
     return Attack(Check.SHAPE, sentence, _density_scores(transcript))
 
 
-def _pilot_inserted(transcript: Transcript) -> Bools:
-    """Return where the pilot had an inserted canary, among `Transcript.pilot_noise`."""
-    return np.asarray((transcript.inputs != 0)[transcript.pilot][:, transcript.first == 0])
-
-
 def _density_scores(transcript: Transcript) -> Floats:
     """Compare outputs with histograms of the pilot's noise, with and without a canary."""
-    noise, inserted = transcript.pilot_noise, _pilot_inserted(transcript)
+    noise, inserted = transcript.pilot_noise, transcript.pilot_inserted
 
     def log_density(values: Floats, points: Floats) -> Floats:
         """Return the logarithm of a histogram whose bins hold equally many values; nearly nothing lies outside."""
@@ -500,7 +465,7 @@ def _density_scores(transcript: Transcript) -> Floats:
     return np.asarray(scores + 0.01 * np.tanh(_gaussian_scores(transcript, 0.0, transcript.size)))
 
 
-def _repeated_values(transcript: Transcript) -> Attack | None:
+def _repeated_values(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look for exact values of the noise that occurred in the first half of the pilot: point masses, tables, grids."""
     pilot, tolerance = transcript.pilot_noise, 4 * transcript.tolerance
     half = len(pilot) // 2
@@ -530,3 +495,16 @@ def _repeated_values(transcript: Transcript) -> Attack | None:
         share = 100 * counts[most] / counts.sum()
         sentence = f"In {share:.3g}% of the places the noise is exactly {seen[most] * tolerance:.3g}."
     return Attack(Check.VALUES, sentence, scores)
+
+
+_ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...] = (
+    (_small_seeds, 0.06),
+    (_same_coordinates, 0.1),
+    (_same_calls, 0.1),
+    (_depends_on_input, 0.06),
+    (_weak_coordinates, 0.1),
+    (_weak_calls, 0.06),
+    (_repeated_values, 0.06),
+    (_odd_shape, 0.06),
+)
+"""All attacks but that on noise that is too small, each with its share of the false-alarm rate, most telling first."""

@@ -77,32 +77,24 @@ class NoiseLevel:
         std: Standard deviation of each coordinate, pooled over its array, (dim,). 0 where one value occurs in more than
             half of the runs: there is no noise, or noise of few values whose standard deviation says little.
         arrays: Which array each coordinate belongs to, (dim,).
+        bare: Which coordinates seem to carry no noise, (dim,).
+        level: Typical standard deviation where there is noise; 0 if there is none.
         rounds: Inverse correlation of the rounds' noise, (rounds, rounds).
         shared: Directions across rounds that carry no noise, (k, rounds).
         residuals: The first round's noise in units of ``std``, where there is any, (runs, numbers).
-        heavy: 1 for Gaussian noise, more for heavier tails: degrees of freedom are divided by it.
         excess: Kurtosis above that of Gaussian noise, at least 0.
         independent: Whether the numbers of one run seem to be independent.
     """
 
     std: Floats
     arrays: Ints
+    bare: Bools
+    level: float
     rounds: Floats
     shared: Floats
     residuals: Floats
     excess: float
     independent: bool
-
-    @property
-    def bare(self) -> Bools:
-        """Which coordinates seem to carry no noise, (dim,)."""
-        return np.asarray(self.std == 0)
-
-    @property
-    def level(self) -> float:
-        """Typical standard deviation where there is noise; 0 if there is none."""
-        noisy = self.std[~self.bare]
-        return float(np.sqrt(np.mean(noisy**2))) if noisy.size else 0.0
 
     def length(self, moved: Floats) -> Length:
         """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any."""
@@ -171,11 +163,20 @@ def measure(runs: Floats, sizes: list[int]) -> NoiseLevel:
     deviations = np.sqrt(np.mean(residuals[:, 0] ** 2, axis=0))
     # A coordinate's own scale, since its rounding error is relative to its own size.
     noisy = deviations > np.maximum(_NOTHING * deviations.max(initial=0.0), 1e-12 * np.abs(mean[0]))
-    noisy &= _most_frequent(runs[:, 0]) <= count / 2
+    # How often the most frequent value of each coordinate occurs.
+    ordered = np.sort(runs[:, 0], axis=0)
+    repeats = most = np.ones(ordered.shape[1])
+    for equal in ordered[1:] == ordered[:-1]:
+        repeats = np.where(equal, repeats + 1, 1)
+        most = np.maximum(most, repeats)
+    noisy &= most <= count / 2
     arrays = np.repeat(np.arange(len(sizes)), sizes)
     if not noisy.any():
         nothing = np.zeros_like(deviations)
-        return NoiseLevel(nothing, arrays, np.eye(rounds), np.empty((0, rounds)), np.empty((count, 0)), 0.0, True)
+        return NoiseLevel(
+            std=nothing, arrays=arrays, bare=~noisy, level=0.0, rounds=np.eye(rounds), shared=np.empty((0, rounds)),
+            residuals=np.empty((count, 0)), excess=0.0, independent=True,
+        )  # fmt: skip
     numbers = np.bincount(arrays[noisy], minlength=len(sizes))
     energy = np.bincount(arrays[noisy], deviations[noisy] ** 2, minlength=len(sizes))
     std = np.where(noisy, np.sqrt(energy / np.maximum(numbers, 1))[arrays], 0.0)
@@ -188,7 +189,10 @@ def measure(runs: Floats, sizes: list[int]) -> NoiseLevel:
     # A residual of n runs is a weighted sum of all of them, which has this share of the excess kurtosis.
     share = ((count - 1) ** 3 + 1) / (count**2 * (count - 1))
     excess = max(0.0, (float(np.mean(first**4)) - 3.0) / share)
-    return NoiseLevel(std, arrays, inverse, vectors[:, missing].T, first, excess, _independent(first))
+    return NoiseLevel(
+        std=std, arrays=arrays, bare=std == 0, level=float(np.sqrt(np.mean(std[noisy] ** 2))), rounds=inverse,
+        shared=vectors[:, missing].T, residuals=first, excess=excess, independent=_independent(first),
+    )  # fmt: skip
 
 
 def _independent(standard: Floats) -> bool:
@@ -203,16 +207,6 @@ def _independent(standard: Floats) -> bool:
     upper = np.triu_indices(len(pairs), 1)
     squares, expected = (pairs @ pairs.T)[upper] ** 2, (pairs**2 @ (pairs**2).T)[upper]
     return bool(np.mean(squares) < np.mean(expected) * (1 + _DEPENDENT * math.sqrt(2 / len(upper[0]))))
-
-
-def _most_frequent(runs: Floats) -> Floats:
-    """Return how often the most frequent value of each number occurs, for runs (runs, numbers)."""
-    ordered = np.sort(runs, axis=0)
-    count = most = np.ones(runs.shape[1])
-    for equal in ordered[1:] == ordered[:-1]:
-        count = np.where(equal, count + 1, 1)
-        most = np.maximum(most, count)
-    return most
 
 
 def largest_chance(noise_multiplier: float) -> float:

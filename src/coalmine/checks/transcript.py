@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def canaries_to_guess(dim: int, calls: int) -> int:
     return int(_CANARY_SHARE * min(dim, _KEPT) * (calls - max(4, math.ceil(_PILOT_SHARE * calls))))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Transcript:
     """What went into the mechanism and what came out, at the coordinates that were kept.
 
@@ -69,6 +68,22 @@ class Transcript:
         inserted: Outcomes of the fair coins, shape (t, n).
         outputs: What came out, shape (t, n).
         resolution: Smallest relative difference between two outputs.
+
+    Attributes:
+        inputs: What went in, shape (t, n).
+        gain: How much an output grows with the input: 1 for a sum, 1/n for a mean of n updates.
+        known: Where the attacker knows the noise: in the pilot, and where there was no canary; shape (t, n).
+        noise: The noise in units of the input where it is known, and 0 elsewhere, shape (t, n).
+        squares: The squares of ``noise``, shape (t, n).
+        spread: Variance of the known squares over that of normal noise, at least 1.
+        pilot_noise: The noise of the pilot at the coordinates that were kept from the start.
+        pilot_inserted: Where the pilot had an inserted canary, among ``pilot_noise``.
+        size: Standard deviation of the noise in the pilot.
+        tolerance: How far two outputs may differ that come from the same noise.
+        targets: Call and column of each canary of the test calls, the ones to guess about.
+        target_values: Size of each target.
+        target_outputs: What came out at each target, in units of the input.
+        coins: The coin of each target.
     """
 
     coordinates: Ints
@@ -80,87 +95,44 @@ class Transcript:
     outputs: Floats
     resolution: float
 
-    @cached_property
-    def gain(self) -> float:
-        """How much an output grows with the input, from the pilot: 1 for a sum, 1/n for a mean of n updates.
-
-        Rounded to 1 or 1/n if the pilot does not tell it from that, so that outputs can be compared exactly.
-        """
-        put_in, came_out = self.inputs[self.pilot], self.outputs[self.pilot]
-        centered, came_out = put_in - put_in.mean(), came_out - came_out.mean()
-        power = max(float(np.sum(centered**2)), 1e-300)
-        gain = float(np.sum(centered * came_out)) / power
-        error = math.sqrt(float(np.sum((came_out - gain * centered) ** 2)) / power / put_in.size)
-        if abs(gain) <= 6 * error or abs(gain - 1) <= 5 * error:
-            return 1.0
-        updates = round(1 / abs(gain))
-        if updates and abs(1 / abs(gain) - updates) <= 5 * error / gain**2 < 0.2:
-            return math.copysign(1 / updates, gain)
-        return gain
-
-    @cached_property
-    def inputs(self) -> Floats:
-        """What went in, shape (t, n)."""
-        return np.where(self.canary & self.inserted, self.values, 0.0)
-
-    @cached_property
-    def known(self) -> Bools:
-        """Where the attacker knows the noise: in the pilot, and where there was no canary; shape (t, n)."""
+    def __post_init__(self) -> None:
+        self.inputs = np.where(self.canary & self.inserted, self.values, 0.0)
+        self.gain = _gain(self.inputs[self.pilot], self.outputs[self.pilot])
         kept = np.arange(self.pilot.size)[:, None] >= self.first
-        return (self.pilot[:, None] | ~self.canary) & kept
+        self.known: Bools = (self.pilot[:, None] | ~self.canary) & kept
+        self.noise = np.where(self.known, self.outputs / self.gain - self.inputs, 0.0)
+        self.squares = np.square(self.noise)
+        # Sums of few squares say less for heavy tails. The fourth moment of normal noise is 3.
+        count, total, self.spread = max(int(np.sum(self.known)), 1), float(np.sum(self.squares)), 1.0
+        if total:
+            fourth = float(np.einsum("ij,ij->", self.squares, self.squares)) / count
+            self.spread = max(1.0, (fourth / (total / count) ** 2 - 1) / 2)
+        from_start = self.first == 0
+        self.pilot_noise = self.noise[self.pilot][:, from_start]
+        self.pilot_inserted = self.inputs[self.pilot][:, from_start] != 0
+        self.size = math.sqrt(float(np.mean(np.square(self.pilot_noise))))
+        self.tolerance = 8 * self.resolution * (float(np.abs(self.outputs).max(initial=0.0)) / abs(self.gain) + 1)
+        self.targets = np.nonzero(self.canary & ~self.pilot[:, None])
+        self.target_values = self.values[self.targets]
+        self.target_outputs = self.outputs[self.targets] / self.gain
+        self.coins = self.inserted[self.targets]
 
-    @cached_property
-    def noise(self) -> Floats:
-        """The noise in units of the input where it is known, and 0 elsewhere, shape (t, n)."""
-        return np.where(self.known, self.outputs / self.gain - self.inputs, 0.0)
 
-    @cached_property
-    def squares(self) -> Floats:
-        """The squares of `noise`, shape (t, n)."""
-        return np.square(self.noise)
+def _gain(inputs: Floats, outputs: Floats) -> float:
+    """Return how much outputs grow with inputs.
 
-    @cached_property
-    def spread(self) -> float:
-        """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
-        count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))
-        fourth = float(np.einsum("ij,ij->", self.squares, self.squares)) / count
-        return max(1.0, (fourth / (total / count) ** 2 - 1) / 2) if total else 1.0  # normal noise: fourth moment 3
-
-    @cached_property
-    def targets(self) -> tuple[Ints, Ints]:
-        """Call and column of each canary of the test calls, the ones to guess about."""
-        call, column = np.nonzero(self.canary & ~self.pilot[:, None])
-        return call, column
-
-    @cached_property
-    def target_values(self) -> Floats:
-        """Size of each target."""
-        return self.values[self.targets]
-
-    @cached_property
-    def target_outputs(self) -> Floats:
-        """What came out at each target, in units of the input."""
-        return self.outputs[self.targets] / self.gain
-
-    @cached_property
-    def coins(self) -> Bools:
-        """The coin of each target."""
-        return self.inserted[self.targets]
-
-    @cached_property
-    def pilot_noise(self) -> Floats:
-        """The noise of the pilot at the coordinates that were kept from the start."""
-        return self.noise[self.pilot][:, self.first == 0]
-
-    @cached_property
-    def size(self) -> float:
-        """Standard deviation of the noise in the pilot."""
-        return math.sqrt(float(np.mean(np.square(self.pilot_noise))))
-
-    @cached_property
-    def tolerance(self) -> float:
-        """How far two outputs may differ that come from the same noise."""
-        return 8 * self.resolution * (float(np.abs(self.outputs).max(initial=0.0)) / abs(self.gain) + 1)
+    Rounded to 1 or 1/n if the pilot does not tell it from that, so that outputs can be compared exactly.
+    """
+    centered, came_out = inputs - inputs.mean(), outputs - outputs.mean()
+    power = max(float(np.sum(centered**2)), 1e-300)
+    gain = float(np.sum(centered * came_out)) / power
+    error = math.sqrt(float(np.sum((came_out - gain * centered) ** 2)) / power / inputs.size)
+    if abs(gain) <= 6 * error or abs(gain - 1) <= 5 * error:
+        return 1.0
+    updates = round(1 / abs(gain))
+    if updates and abs(1 / abs(gain) - updates) <= 5 * error / gain**2 < 0.2:
+        return math.copysign(1 / updates, gain)
+    return gain
 
 
 def call_often(
@@ -175,19 +147,27 @@ def call_often(
         seed: Seed of canaries and coins.
         starts: Coordinates that must be among the kept ones, such as the first of each tensor.
     """
-    coordinates = _kept_coordinates(dim, seed, starts)
+    coordinates, in_part = np.arange(dim), dim > _KEPT
+    if in_part:
+        # Short stretches of neighbors: those that were asked for, the first and the last, and random ones in what room
+        # is left.
+        room = (_KEPT - 2 * _SUSPECTS) // _STRETCH
+        asked = np.array([] if starts is None else starts, dtype=np.int64)
+        anywhere = generator(seed, "aside").integers(0, dim - _STRETCH, room)
+        places = np.concatenate([asked, [0, dim - _STRETCH], anywhere])[:room].astype(np.int64)
+        coordinates = np.unique(np.minimum(places[:, None], dim - _STRETCH) + np.arange(_STRETCH))
     first = np.zeros(coordinates.size, dtype=np.int64)
     early, pilots = math.ceil(_EARLY_SHARE * calls), max(4, math.ceil(_PILOT_SHARE * calls))
     pilot = np.zeros(calls, dtype=bool)
     pilot[early : early + pilots] = True
-    size = coordinates.size + (2 * _SUSPECTS if dim > _KEPT else 0)
+    size = coordinates.size + 2 * _SUSPECTS * in_part
     values = np.zeros((calls, size))
     canary, inserted = np.zeros((2, calls, size), dtype=bool)
     outputs = np.zeros((calls, size))
     energy = np.zeros(dim, dtype=np.float32)
     resolution = 1e-15
     for call in range(calls):
-        if call == early + pilots and dim > _KEPT:
+        if call == early + pilots and in_part:
             suspects = _suspects(energy, coordinates)
             coordinates = np.concatenate([coordinates, suspects])
             first = np.concatenate([first, np.full(suspects.size, call)])
@@ -203,30 +183,16 @@ def call_often(
         outputs[call, here] = np.clip(released[coordinates].astype(np.float64), -1e60, 1e60)
         if released.dtype.kind == "f":
             resolution = max(resolution, float(np.finfo(released.dtype).eps))
-        if pilot[call] and dim > _KEPT:
+        if pilot[call] and in_part:
             with np.errstate(over="ignore"):  # infinite energy is not the smallest
                 energy += np.square(released, dtype=np.float32)
     order = np.argsort(coordinates, kind="stable")
-    if dim > _KEPT:  # otherwise all is in order, which saves copies of large arrays
+    if in_part:  # otherwise all is in order, which saves copies of large arrays
         values, canary, inserted, outputs = (table[:, order] for table in (values, canary, inserted, outputs))
     return Transcript(
         coordinates=coordinates[order], first=first[order], pilot=pilot, values=values, canary=canary,
         inserted=inserted, outputs=outputs, resolution=resolution,
     )  # fmt: skip
-
-
-def _kept_coordinates(dim: int, seed: int, starts: Ints | None) -> Ints:
-    """Return the coordinates to keep from the start: all, or short stretches at random places, and the first and last.
-
-    Stretches that were asked for come first; random ones fill the remaining room.
-    """
-    if dim <= _KEPT:
-        return np.arange(dim)
-    room = (_KEPT - 2 * _SUSPECTS) // _STRETCH
-    asked = np.array([] if starts is None else starts, dtype=np.int64)
-    anywhere = generator(seed, "aside").integers(0, dim - _STRETCH, room)
-    places = np.concatenate([asked, [0, dim - _STRETCH], anywhere])[:room].astype(np.int64)
-    return np.unique(np.minimum(places[:, None], dim - _STRETCH) + np.arange(_STRETCH))
 
 
 def _suspects(energy: Vector, kept: Ints) -> Ints:
