@@ -245,7 +245,7 @@ BAD = {
     "score,member\n1,1\nx,0\n": ("estimate", "row 3"),
     "score,member\n1,1\nnan,0\n": ("estimate", "row 3"),
     "score,member\n1,1\n2,1\n": ("estimate", "2 members and 0 nonmembers"),
-    "": ("estimate", "is empty"),
+    "": ("estimate", "columns with names"),
     "rank\n0\n": ("audit exposure --file", "--references"),
     "loss,canary\n1,1\n": ("audit exposure --file", "1 canaries and 0 references"),
 }

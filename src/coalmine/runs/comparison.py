@@ -17,8 +17,7 @@ from coalmine import __version__
 from coalmine.arrays import Floats
 from coalmine.config.settings import flat
 from coalmine.errors import InputError, check_kind
-from coalmine.files import write_text
-from coalmine.reading import parse_toml
+from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result

@@ -12,9 +12,9 @@ from pydantic import Field
 from coalmine.config import SettingError, Settings, settings_from_mapping
 from coalmine.config.settings import line_of, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
+from coalmine.files import parse_toml, read_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
-from coalmine.reading import parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
 # The table of the training that methods share.

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coalmine.lazy import lazy_names
+from coalmine import lazy_names
 
 if TYPE_CHECKING:
     from coalmine.simulation.client import SGD as SGD
