@@ -64,7 +64,7 @@ def estimate(
 ) -> None:
     """Estimate ε from any scores: every estimator that applies, in one table.
 
-    Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
+    Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
     from coalmine.results.gate import judge
