@@ -217,7 +217,7 @@ def _read_canaries(path: Path) -> object:
 
 
 def _read_tensors(path: Path) -> object:
-    from coalmine.reading import read_tensors
+    from coalmine.files import read_tensors
 
     return read_tensors(path)
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import fuzz
 from coalmine.errors import InputError
-from coalmine.reading import parse_json, parse_toml
-from coalmine.scorefile import read_scores
+from coalmine.files import parse_json, parse_toml, read_table, two_groups
 
 # Commands take a tenth of a second each, and settings that are accepted a run.
 CASES = {"settings .toml": 12, "user's file .py": 15}
@@ -78,7 +77,7 @@ def outcome_of(read, *arguments, **options):
 def test_any_json_is_scores_or_refused(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(content))
-    scores, refusal = outcome_of(read_scores, path, "score", "member", known_null=False)
+    scores, refusal = outcome_of(lambda: two_groups(read_table(path)))
     assert "any.json" in refusal if scores is None else min(side.size for side in scores) > 0
 
 

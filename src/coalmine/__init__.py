@@ -7,9 +7,9 @@ and held-out canaries become evidence about ε, shown beside the claimed value. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from coalmine.lazy import lazy_names
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coalmine.checks import replay as replay
@@ -44,6 +44,36 @@ if TYPE_CHECKING:
     from coalmine.testing import assert_sensitivity as assert_sensitivity
 
 __version__ = "0.1.0"
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], list[str]]:
+    """Return a package's ``__getattr__``, which imports a name on first use, and its ``__all__``.
+
+    Args:
+        package: Name of the package that exports the names.
+        homes: The names by the module that defines them.
+        modules: Names of submodules that are exported themselves.
+
+    Example:
+        >>> getattr_, names = lazy_names("math_names", {"math": ("pi", "tau")})
+        >>> names
+        ['pi', 'tau']
+        >>> round(getattr_("tau") / getattr_("pi"))
+        2
+    """
+    home_of = {name: module for module, names in homes.items() for name in names}
+
+    def getattr_(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in home_of:
+            return getattr(importlib.import_module(home_of[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return getattr_, sorted([*modules, *home_of])
+
 
 __getattr__, __all__ = lazy_names(
     __name__,

@@ -1,33 +1,42 @@
-"""Atomic file writes, whose errors are `InputError`; `coalmine.reading` has the readers.
+"""Everything that is read and written: text, JSON, TOML, JSON lines, .npz, safetensors, and tables of scores.
 
-A file is written under a temporary name beside its destination, flushed to disk and renamed, so a reader sees the old
-file or the new one, never half of either.
+Files are written under a temporary name beside their destination, flushed to disk and renamed, so a reader sees the
+old file or the new one, never half of either. A file that comes from outside may be damaged or not what its name says:
+whatever is wrong with it is an `InputError` that names it. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.errors import InputError
+from coalmine.arrays import Array, Bools, Floats
+from coalmine.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-def temporary_name(path: Path) -> Path:
-    """Return where a file is written before it is renamed; a killed process may leave it behind."""
-    return path.with_name(f".{path.name}.{os.getpid()}.new")  # two processes may write the same file
+# Writing
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     """Replace ``path`` atomically by the file that ``write`` fills; an `OSError` becomes an `InputError`."""
-    temporary = temporary_name(path)
+    # Two processes may write the same file, and a killed one may leave this behind.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
@@ -73,14 +82,256 @@ def _in_words(content: object) -> object:
         return {key: _in_words(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_in_words(value) for value in content]
-    return str(float(content)) if isinstance(content, float) and not math.isfinite(content) else content
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(float(content))
+    return content
 
 
 def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:
     """Write a compressed .npz file atomically; equal arrays give equal bytes."""
 
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
+        with temporary.open("wb") as file:  # a file and not a name, to which NumPy would append .npz
             np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
 
     return write_whole(path, write)
+
+
+# Reading
+
+
+@contextmanager
+def refusing(source: object, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong while ``source`` is read as ``what`` into an `InputError` that names both."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"there is no file {source}") from None
+    except IsADirectoryError:
+        raise InputError(f"{source} is a directory, not a file") from None
+    except Exception as error:  # a damaged file can raise anything from zipfile, zlib, struct, NumPy or tomllib
+        raise InputError(f"{source} cannot be read as {what}: {error!s:.200}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark."""
+    with refusing(path, "UTF-8 text"):
+        return path.read_text(encoding="utf-8-sig")
+
+
+def parse_json(text: str, source: object, **options: Any) -> Any:
+    """Return the value of a JSON text; ``source`` is named in errors, ``options`` are those of `json.loads`.
+
+    Example:
+        >>> parse_json("[1, 2.5]", "a.json")
+        [1, 2.5]
+    """
+    with refusing(source, "JSON"):
+        return json.loads(text, **options)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of coalmine's own, in which every name occurs once and every number is one.
+
+    Readers disagree on which of two equal names counts, so a file that has them may show others than what we read.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            raise ValueError("an object has the same name twice")
+        return content
+
+    def no_number(word: str) -> None:
+        raise ValueError(f"{word} is not a number")  # Python reads NaN and Infinity, which JSON does not have
+
+    content = parse_json(read_text(path), path, object_pairs_hook=unique, parse_constant=no_number)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
+    return content
+
+
+def parse_toml(text: str, source: object) -> dict[str, Any]:
+    """Return the tables of a TOML text; ``source`` is named in errors."""
+    with refusing(source, "TOML"):
+        return tomllib.loads(text)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the line number and the value of each line that is not blank, of a .jsonl or .jsonl.gz file."""
+    number = 0
+    with refusing(path, "JSON lines"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.isspace():
+                with refusing(f"{path}, line {number},", "JSON"):
+                    value = json.loads(line.decode("utf-8-sig"))
+                yield number, value
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays in an .npz file, by name."""
+    with refusing(path, "an .npz file of plain arrays (numbers or strings)"):
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a safetensors file, by name."""
+    from safetensors.torch import load_file
+
+    with refusing(path, "a safetensors file"):
+        return load_file(path)
+
+
+# Tables of scores, losses and ranks; docs/files.md describes the layouts
+
+
+_TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
+_FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "reference"}
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """The named columns of a file.
+
+    Attributes:
+        source: Path of the file, for error messages.
+        columns: The columns by name, as lists of cells or as arrays.
+        first_row: Row number of the first value as a text editor shows it, for error messages.
+    """
+
+    source: str
+    columns: Mapping[str, Any]
+    first_row: int = 1
+
+    def require(self, name: str, hint: str = "") -> Any:
+        """Return a column, or raise an `InputError` that lists the columns of the file."""
+        if name not in self.columns:
+            columns = did_you_mean(name, [f"{column:.60}" for column in self.columns])
+            raise InputError(f"{self.source} has no column {name!r}{hint}. {columns:.400}")
+        values = self.columns[name]
+        if not isinstance(values, list | np.ndarray):
+            raise InputError(f"{self.source}: {name} must be a list, got {values!r:.40}")
+        return values
+
+    def numbers(self, name: str) -> Floats:
+        """Return a column of finite numbers."""
+        values = self.require(name)
+        size = len(values)
+        # In a CSV file, the shorter of two columns ends in empty cells.
+        while size and isinstance(values[size - 1], str) and not values[size - 1]:
+            size -= 1
+        try:
+            column = np.array(values[:size], dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):  # cell by cell, to name the first bad one
+            column = np.full(size, math.nan)
+            for i in range(size):
+                with suppress(TypeError, ValueError, OverflowError):
+                    column[i] = values[i]
+        if column.ndim != 1:
+            raise InputError(f"{self.source}: {name} must be a list of numbers, got shape {column.shape}")
+        bad = np.flatnonzero(~np.isfinite(column))
+        if bad.size:
+            row, cell = bad[0] + self.first_row, values[bad[0]]
+            raise InputError(f"{self.source}, row {row}: {name} must be a finite number, got {cell!r:.60}")
+        return column
+
+    def flags(self, name: str, hint: str = "") -> Bools:
+        """Return a column of yes or no, in any of the usual spellings, as booleans."""
+        words = [str(value).strip().lower() for value in self.require(name, hint)]
+        for row, word in enumerate(words, start=self.first_row):
+            if word not in _TRUE | _FALSE:
+                raise InputError(
+                    f"{self.source}, row {row}: {name} must be 1 or 0 (or true/false, in/out, member/nonmember, "
+                    f"canary/reference), got {word!r:.60}"
+                )
+        return np.array([word in _TRUE for word in words], dtype=bool)
+
+
+def read_table(path: Path) -> ScoreTable:
+    """Read the columns of a .csv file with a header, of an .npz file or of a .json file; the suffix decides.
+
+    The columns are unchecked: `ScoreTable.numbers` and `ScoreTable.flags` check them on access.
+    """
+    columns: dict[str, Any]
+    suffix, first_row = path.suffix.lower(), 1
+    if suffix == ".npz":
+        columns = dict(read_arrays(path))
+    elif suffix == ".json":
+        content = parse_json(read_text(path), path)
+        columns = content
+        if isinstance(content, list) and all(isinstance(row, dict) for row in content):
+            names = dict.fromkeys(name for row in content for name in row)
+            columns = {name: [row.get(name) for row in content] for name in names}
+    elif suffix == ".csv":
+        columns, first_row = _csv_columns(path), 2
+    else:
+        read_text(path)  # says if it is missing or a directory
+        raise InputError(f"{path} must end in .csv, .npz or .json")
+    if not isinstance(columns, dict) or not columns:
+        raise InputError(f"{path} must hold columns with names: in JSON an object of lists, or a list of objects")
+    return ScoreTable(str(path), columns, first_row)
+
+
+def _csv_columns(path: Path) -> dict[str, list[str]]:
+    """Return the columns of a CSV file whose first line names them."""
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    with refusing(path, "CSV"):
+        header = [name.strip() for name in next(rows, [])]
+        columns: dict[str, list[str]] = {name: [] for name in header}
+        if len(columns) < len(header):
+            raise InputError(f"{path} names a column twice: {', '.join(header):.200}")
+        for row in rows:
+            if row and len(row) != len(header):
+                raise InputError(f"{path}, line {rows.line_num}: {len(row)} cells, but {len(header)} column names")
+            for name, cell in zip(header, row, strict=False):  # a blank line has no cells
+                columns[name].append(cell.strip())
+    return columns
+
+
+def two_groups(
+    table: ScoreTable,
+    *,
+    groups: tuple[str, str] = ("members", "nonmembers"),
+    value: str = "score",
+    flag: str = "member",
+    single: bool = False,
+) -> tuple[Floats, Floats | None]:
+    """Return two groups of numbers from two columns, or from one column that a second one splits.
+
+    Args:
+        table: The file's columns.
+        groups: Names of the two groups. If the file has columns of these names, they hold the numbers.
+        value: Otherwise, the column that holds all numbers,
+        flag: and the column that says which of them belong to the first group.
+        single: Whether the second group may be missing.
+
+    Returns:
+        The numbers of both groups; None for a missing second group.
+
+    Raises:
+        InputError: If columns are missing, a cell is not a number, or a group is empty.
+    """
+    if groups[0] in table.columns:
+        first = table.numbers(groups[0])
+        second = None if single and groups[1] not in table.columns else table.numbers(groups[1])
+    else:
+        hint = f" (needed: {value} and {flag}, or {groups[0]} and {groups[1]})"
+        table.require(value, hint)
+        first, second = table.numbers(value), None
+        if flag in table.columns or not single:
+            in_first = table.flags(flag, hint)
+            if in_first.size != first.size:
+                raise InputError(f"{table.source}: {value} has {first.size} values, but {flag} has {in_first.size}")
+            first, second = first[in_first], first[~in_first]
+    if single and (second is None or not second.size):
+        return first, None
+    assert second is not None
+    if 0 in (first.size, second.size):
+        raise InputError(f"{table.source} has {first.size} {groups[0]} and {second.size} {groups[1]}: both are needed")
+    return first, second

@@ -1,7 +1,7 @@
 """Privacy as a unit test: assert that a mechanism keeps its claimed guarantee.
 
 Each function tests a claim and raises an AssertionError if it is refuted. A correct mechanism fails with at most the
-probability ``false_alarm_rate``, one in a thousand by default, if its scores are independent (docs/ci.md says what
+probability ``false_alarm_rate``, one in a thousand by default, if its scores are independent (docs/checks.md says what
 dependence at a large δ costs). A passing test is not a proof of privacy. A test that could never fail, for lack of
 scores, is refused.
 """

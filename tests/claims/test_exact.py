@@ -21,8 +21,8 @@ from coalmine.claims import (
     round_epsilon,
 )
 from coalmine.claims.accountants import check_accountant, extent_of, pld_step
+from coalmine.claims.calibration import _grouped
 from coalmine.claims.claim import _local_curve, _rounds_curve
-from coalmine.claims.rounds import _grouped
 from coalmine.stats import ApproximateDP, GaussianDP
 
 

@@ -245,7 +245,7 @@ BAD = {
     "score,member\n1,1\nx,0\n": ("estimate", "row 3"),
     "score,member\n1,1\nnan,0\n": ("estimate", "row 3"),
     "score,member\n1,1\n2,1\n": ("estimate", "2 members and 0 nonmembers"),
-    "": ("estimate", "is empty"),
+    "": ("estimate", "columns with names"),
     "rank\n0\n": ("audit exposure --file", "--references"),
     "loss,canary\n1,1\n": ("audit exposure --file", "1 canaries and 0 references"),
 }
@@ -278,7 +278,7 @@ def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
         (["account"], "--noise-multiplier"),
         (["account", "--noise-multiplier", "-1"], "noise_multiplier"),
         (["account", "--noise-multiplier", "1", "--sampling", "poison:0.1"], "poisson"),
-        (["account", "--noise-multiplier", "1", "--sampling", "poisson:2"], "in [0, 1]"),
+        (["account", "--noise-multiplier", "1", "--sampling", "poisson:2"], "or in [1e-12, 1]"),
         (["account", "--noise-multiplier", "1", "--rounds", "-3"], "rounds"),
     ],
 )

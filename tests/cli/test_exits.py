@@ -49,7 +49,7 @@ def test_an_internal_error_has_a_code_of_its_own_and_a_log(scores, tmp_path, run
     def broken(*arguments, **options):
         raise KeyError("a bug\x1b[31m")
 
-    monkeypatch.setattr("coalmine.scorefile.read_scores", broken)
+    monkeypatch.setattr("coalmine.files.read_table", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code, _, err = run("estimate", scores)
     assert code == 3

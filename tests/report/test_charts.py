@@ -1,7 +1,5 @@
 """Charts that methods and runs fill with their data, and files of them."""
 
-import json
-
 import pytest
 
 from coalmine.errors import InputError
@@ -43,7 +41,7 @@ def test_a_curve_needs_two_finite_points():
 
 def test_outside_the_page_colors_are_settled_and_nothing_moves():
     spec = charts.points(rows(1, 2), x="x", y="ε")
-    text = json.dumps(charts.standalone({"a": spec, "b": spec}))
+    text = charts.as_altair({"a": spec, "b": spec}).to_json()
     assert "var(--" not in text
     assert '"name"' not in text
 

@@ -10,7 +10,7 @@ import pytest
 import coalmine as cm
 from coalmine.config import SettingError
 from coalmine.errors import InputError
-from coalmine.reading import parse_toml
+from coalmine.files import parse_toml
 from coalmine.runs.presets import PRESETS, from_preset, preset_text
 from coalmine.runs.settings import all_tables, run_from_mapping, run_from_text, table_settings
 

@@ -72,9 +72,9 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
         ("learning_rate = 0.25", "learning_rate = 'x'", r"line 11: .*server.learning_rate"),
         ("client.epochs = 2", "client.epoch = 2", r"line 8: .*client.epoch.*Did you mean .client.epochs"),
         ("[one-shot]", "[oneshot]", r"line 13: .*oneshot.*Did you mean .one-shot"),
-        ("[one-shot]", "[one-shot", r"audit.toml is not TOML: .*line 13"),
+        ("[one-shot]", "[one-shot", r"audit.toml cannot be read as TOML: .*line 13"),
         ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: .*other"),
-        ("canaries = 50", "canaries = 50\ncanaries = 60", "is not TOML"),
+        ("canaries = 50", "canaries = 50\ncanaries = 60", "as TOML"),
         ('data = "digits"', "data = [1]", r"line 5: in \[training\] the setting data"),
         (
             "rounds = 7",
@@ -131,7 +131,7 @@ def test_a_file_that_is_not_there_or_no_text_is_a_sentence(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_run(tmp_path / "x.toml")
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="as UTF-8"):
         read_run(tmp_path / "x.toml")
 
 

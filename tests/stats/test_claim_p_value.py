@@ -312,3 +312,12 @@ def test_scores_that_share_a_length_are_averaged_over_it():
         share * test.p_value(1 - np.mean(np.exp(log_fpr[:, part])), claim) for part, share in enumerate(shares)
     )
     assert test.p_value_of(scores, claim) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("nonmembers", [None, 7])
+def test_some_of_the_draws_are_those_of_all(nonmembers):
+    test, claim = RankSum(6, nonmembers, np.random.default_rng(0), draws=30), GaussianDP(1.0)
+    rows = np.array([3, 4, 20])
+    some = test.drawn(claim, rows)
+    np.testing.assert_array_equal(test.drawn(claim)[rows], some)
+    np.testing.assert_array_equal(test.drawn(claim, rows), some)

@@ -162,3 +162,10 @@ def test_an_estimate_cannot_be_valid_without_a_bound_nor_hold_nan():
         cm.stats.Estimate("x", 1.0, valid=True)
     with pytest.raises(ValueError, match="at least 0"):
         cm.stats.Estimate("x", math.nan)
+
+
+def test_losses_that_are_not_finite_are_named():
+    with pytest.raises(InputError, match=r"^members must be finite"):
+        cm.estimate([math.nan], [1.0], lower_is_member=True)
+    with pytest.raises(InputError, match=r"^nonmembers must be finite"):
+        cm.estimate([1.0], [math.inf], lower_is_member=True)

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from coalmine.files import write_text
+from coalmine.files import read_json, write_text
 from coalmine.parallel import finished
 from coalmine.progress import Track
-from coalmine.reading import read_json
 from coalmine.results.tables import Table
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import JudgedClaim, Numbers, PaperClaim

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coalmine.lazy import lazy_names
+from coalmine import lazy_names
 
 if TYPE_CHECKING:
     from coalmine.checks.clients import Client as Client

@@ -50,15 +50,17 @@ def event_epsilon(event: Any, neighbors: Any, delta: float, accountant: str, coa
         return 0.0
     if isinstance(event, dp.NonPrivateDpEvent) or delta == 0:
         return math.inf
-    extent = extent_of(event, neighbors) if accountant == "pld" else 0.0
-    if extent > MAX_PLD_EPSILON:
-        raise InputError(
-            f"the pld accountant supports epsilon up to about {MAX_PLD_EPSILON:g}, and RDP gives {extent:.3g} here: "
-            "use the accountant rdp, or more noise"
-        )
-    if accountant == "pld" and (shift := gaussian_shift_of(event)) is not None:
-        return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of privacy losses
-    step = pld_step(event, extent, coarser) if accountant == "pld" else 0.0
+    step = 0.0
+    if accountant == "pld":
+        extent = extent_of(event, neighbors)
+        if extent > MAX_PLD_EPSILON:
+            raise InputError(
+                f"the pld accountant supports epsilon up to about {MAX_PLD_EPSILON:g}, and RDP gives {extent:.3g}: "
+                "use the accountant rdp, or more noise"
+            )
+        if (shift := gaussian_shift_of(event)) is not None:
+            return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of losses
+        step = pld_step(event, extent, coarser)
     with quiet():
         return float(new_accountant(accountant, neighbors, step).compose(event).get_epsilon(delta))
 

@@ -6,6 +6,7 @@ how far one client can move that sum. Read more in docs/claims.md.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -144,8 +145,7 @@ class Claim:
     @property
     def least_noise(self) -> float | None:
         """The smallest noise multiplier of all rounds, or None if none is stated."""
-        levels = [noise for noise, _ in self.noise_schedule]
-        return min(levels) if levels else self.noise_multiplier
+        return min((noise for noise, _ in self.noise_schedule), default=self.noise_multiplier)
 
     def replace(self, **changes: Any) -> Claim:
         """Return the claim with other terms, such as ``rounds=10``.
@@ -228,15 +228,15 @@ class Claim:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the claim that `to_dict` wrote. Its ε is computed again unless somebody else had stated it."""
-        values: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in content.items()}
-        sampling = None
+        known = inspect.signature(cls).parameters
+        terms: dict[str, Any] = {"sampling": None}
+        for name in known.keys() & content.keys() - {"sampling"}:
+            terms[name] = math.inf if content[name] == "inf" else content[name]
         with suppress(InputError):  # one that has no text form, or that nothing is known about
-            sampling = parse_sampling(values.pop("sampling", "unknown"))
-        if not values.pop("stated", True) and sampling is not None:
-            values.pop("epsilon")
-        names = ("noise_multiplier", "epsilon", "delta", "rounds", "accountant", "noise_schedule", "local_epsilon",
-                 "adjacency")  # fmt: skip
-        return cls(sampling=sampling, **{name: values[name] for name in names if name in values})
+            terms["sampling"] = parse_sampling(content.get("sampling", "unknown"))
+        if terms["sampling"] is not None and not content.get("stated", True):
+            del terms["epsilon"]
+        return cls(**terms)
 
 
 def _optional(name: str, value: float | None) -> float | None:

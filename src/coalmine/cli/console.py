@@ -200,8 +200,7 @@ def print_json(content: dict[str, Any]) -> None:
 def exit_if_failed(gate: Gate) -> None:
     """Exit with code 1 if the gate failed, with the reasons on standard error."""
     for judgment in gate.failures:
-        label = f"{judgment.result.method}, {judgment.result.label}"
-        complain(f"{label}: {gate.reason(judgment)}")
+        complain(f"{judgment.result.name}: {gate.reason(judgment)}")
     if gate.unchecked:
         complain(gate.unchecked)
     if gate.failed:

@@ -64,7 +64,7 @@ def estimate(
 ) -> None:
     """Estimate ε from any scores: every estimator that applies, in one table.
 
-    Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
+    Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
     from coalmine.results.gate import judge
@@ -121,13 +121,15 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     """Return the fields of a result that follow from a file of scores; ``terms`` are those of `stats.estimate`."""
     from coalmine import stats
     from coalmine.claims.claim import parse_claim
+    from coalmine.files import read_table, two_groups
     from coalmine.results.claim_test import check_claim
-    from coalmine.scorefile import read_scores
     from coalmine.stats.claim_tests import seem_inverted
     from coalmine.stats.nulls import parse_null
 
     known = parse_null(null)
-    members, others = read_scores(path, "score", "member", known_null=known is not None)
+    members, others = two_groups(read_table(path), single=known is not None)
+    if known is not None and others is not None:
+        raise InputError(f"{path} contains non-members: leave out --null, or remove them from the file")
     lower = terms["lower_is_member"]
     sign = -1 if lower else 1
     sides = stats.Scores(sign * members, None if others is None else sign * others, known)

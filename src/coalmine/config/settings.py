@@ -131,7 +131,11 @@ def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -
     known = [path for group in groups for path, _, _ in group().walk()]
     for name, value in mapping.items():
         if not any(name in group.model_fields for group in groups):
-            raise SettingError(_unknown(_first_path(name, value), known), [name])
+            path, inner = name, value
+            while isinstance(inner, Mapping) and inner:  # of a table, the first setting in it
+                key, inner = next(iter(inner.items()))
+                path = f"{path}.{key}"
+            raise SettingError(_unknown(path, known), [name])
     objects = []
     for group in groups:
         values = {name: value for name, value in mapping.items() if name in group.model_fields}
@@ -196,14 +200,6 @@ def accepted(kind: Any) -> str:
     return str(kind)
 
 
-def _first_path(name: str, value: object) -> str:
-    """Return the path of the first setting in a table, or the name itself if it is none."""
-    while isinstance(value, Mapping) and value:
-        key, value = next(iter(value.items()))
-        name = f"{name}.{key}"
-    return name
-
-
 def _unknown(path: str, known: Sequence[str]) -> str:
     # A single method knows no tables but its own, and people write training.rounds.
     within = path.partition(".")[2]
@@ -222,7 +218,28 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
         settings: The settings.
         explained: Whether to write the meaning above each setting, and to comment out those that keep their defaults.
     """
-    return "\n".join(_toml_lines(name, settings, explained))
+    lines, parts = [f"[{name}]"], []
+    for key, field in type(settings).model_fields.items():
+        content, changed = getattr(settings, key), key in settings.model_fields_set
+        if isinstance(content, Settings):
+            # Tables inside this one come last: in TOML, a key after a header belongs to the header's table.
+            if changed or not explained:
+                parts.append(toml_table(f"{name}.{_key(key)}", content, explained=explained))
+            continue
+        if not explained:
+            if content is not None:
+                lines.append(f"{_key(key)} = {toml_value(content)}")
+            continue
+        description, mark = field.description or "", ""
+        if content is None or not changed:
+            mark = "# "
+            # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
+            if content is None and field.examples:
+                content = field.examples[0]
+                description += " (not set; this is an example)"
+        lines += [f"# {line}" for line in textwrap.wrap(description, 108, break_on_hyphens=False)]
+        lines.append(f"{mark}{_key(key)} = {toml_value(content)}")
+    return "\n\n".join(["\n".join(lines), *parts])
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
@@ -266,34 +283,6 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _toml_lines(name: str, settings: Settings, explained: bool) -> Iterator[str]:
-    yield f"[{name}]"
-    parts = []
-    for key, field in type(settings).model_fields.items():
-        content = getattr(settings, key)
-        changed, assignment = key in settings.model_fields_set, f"{_key(key)} = {toml_value(content)}"
-        if isinstance(content, Settings):
-            parts += [(key, content)] if changed or not explained else []
-        elif not explained:
-            if content is not None:
-                yield assignment
-        elif changed and content is not None:
-            yield from _comment(field.description or "")
-            yield assignment
-        else:
-            # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
-            example = (field.examples or [None])[0] if content is None else None
-            yield from _comment(f"{field.description}{'' if example is None else ' (not set; this is an example)'}")
-            yield f"# {_key(key)} = {toml_value(content if example is None else example)}"
-    for key, content in parts:
-        yield ""
-        yield from _toml_lines(f"{name}.{_key(key)}", content, explained)
-
-
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
 
 
 def _names(text: str) -> tuple[str, ...]:

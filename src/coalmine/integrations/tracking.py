@@ -19,9 +19,8 @@ from typing import Any, Self
 
 from coalmine.config.settings import flat
 from coalmine.errors import InputError, did_you_mean
-from coalmine.files import write_text
+from coalmine.files import parse_toml, read_text, write_text
 from coalmine.protocol import Audit
-from coalmine.reading import parse_toml, read_text
 from coalmine.report.page import report, unsaved
 from coalmine.results.directory import LOG
 from coalmine.results.io import SavedRun, read_run_directory

@@ -141,16 +141,11 @@ def canary_evidence(
         # The scores alone say too little, and the checks enough.
         test = replace(test, verdict=Verdict.NOT_REFUTED, detectable_noise=checks_detect, canaries_needed=None)
     name = None if null is None else null_text(null)
-    recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
-    return CanaryEvidence(
-        estimates=estimates_at_levels,
-        scores=scores,
-        ceiling=top,
-        claim_test=test,
-        recipe={}
-        if name is None and null is not None
-        else recipe | {"independent": independent, "expected": expected, "checks_detect": checks_detect},
-    )
+    recipe: dict[str, Any] = {}
+    if name is not None or null is None:  # a null of somebody else's has no text to make it again from
+        recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
+        recipe |= {"independent": independent, "expected": expected, "checks_detect": checks_detect}
+    return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test, recipe=recipe)
 
 
 def recomputed_from_canaries(result: Result, siblings: Sequence[Result] = ()) -> Result:
@@ -277,13 +272,11 @@ def simultaneous_bound(
 
     See `with_stricter_bound` for the arguments.
     """
-
-    def bound_at(level: float) -> Estimate:
-        return simultaneous(scores, delta=delta, confidence=level, design=design, copies=copies)
-
-    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
+    terms: dict[str, Any] = {"delta": delta, "design": design, "copies": copies}
+    bound = simultaneous(scores, confidence=confidence, **terms)
+    bound = bound.with_stricter(lambda level: simultaneous(scores, confidence=level, **terms).lower)
     counts = scores.members.size, scores.observed.size
-    return bound, ceiling(*counts, delta=delta, confidence=confidence, design=design, copies=copies)
+    return bound, ceiling(*counts, confidence=confidence, **terms)
 
 
 def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:

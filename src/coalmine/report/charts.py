@@ -2,7 +2,7 @@
 
 A chart is data in, specification out; titles, captions and descriptions are in the templates. Colors are CSS variables
 of the page (``var(--bound)``), so that its style sheet decides between light, dark and print. A chart outside the page
-gets the light ones (`standalone`).
+gets the light ones (`as_altair`).
 """
 
 from __future__ import annotations
@@ -133,12 +133,10 @@ _CHARACTER = 6.6  # width of a character of a label in pixels, on average and ro
 
 def evidence(groups: Sequence[Group]) -> Spec:
     """Return claim, lower bound and best guess of all results on one axis, grouped by unit."""
-    end = axis_end(groups)
     headers: list[Spec] = []
     labels: list[Spec] = []
     bars: list[Spec] = []
     intervals: list[Spec] = []
-    arrows: list[Spec] = []
     marks: list[Spec] = []
     top = 0
     for group in groups:
@@ -152,16 +150,23 @@ def evidence(groups: Sequence[Group]) -> Spec:
             claim, bound, guess = epsilons(result)
             bound_kind = _REFUTED if result.refuted else _BOUND
             for kind, epsilon in ((_GUESS, guess), (_CLAIM, claim), (bound_kind, bound)):
-                if epsilon is not None and math.isfinite(epsilon):
-                    who = f"{result.method}: {result.label}"
-                    marks.append({"y": strip, "kind": kind, "epsilon": epsilon, "who": who})
-            if bound is not None and math.isfinite(bound):
-                bars.append({"y": strip, "zero": 0, "epsilon": bound, "refuted": result.refuted})
+                # JSON has no infinity.
+                if epsilon is None or not math.isfinite(epsilon):
+                    continue
+                who = f"{result.method}: {result.label}"
+                marks.append({"y": strip, "kind": kind, "epsilon": epsilon, "who": who})
+                if kind == bound_kind:
+                    bars.append({"y": strip, "zero": 0, "epsilon": epsilon, "refuted": result.refuted})
             best = result.best_guess
             if best is not None and best.lower is not None and best.upper is not None:
-                intervals.append({"y": strip, "low": min(best.lower, end), "epsilon": min(best.upper, end)})
-                if best.upper > end:
-                    arrows.append({"y": strip, "epsilon": end})
+                intervals.append({"y": strip, "low": best.lower, "epsilon": best.upper})
+
+    # All points are on the axis, and intervals unless they would squeeze the points: those are cut, with an arrow.
+    farthest = max([1.0, *(mark["epsilon"] for mark in marks)])
+    end = 1.06 * max([farthest, *(row["epsilon"] for row in intervals if row["epsilon"] <= _LONGEST * farthest)])
+    arrows = [{"y": row["y"], "epsilon": end} for row in intervals if row["epsilon"] > end]
+    for row in intervals:
+        row["low"], row["epsilon"] = min(row["low"], end), min(row["epsilon"], end)
 
     # Rows are placed in pixels: every row has a line of text above its marks.
     y = number("y", axis=None, scale={"domain": [0, top], "range": [0, top], "nice": False})
@@ -196,16 +201,7 @@ def evidence(groups: Sequence[Group]) -> Spec:
         layer("text", left, data=labels, y=y, x={"value": 0}, text=text),
         {**numbers, "transform": [fitting], "encoding": {**numbers["encoding"], "text": text}},
     ]
-    return chart([], layers, height=top)
-
-
-def axis_end(groups: Sequence[Group]) -> float:
-    """Return where the axis of ε ends: all points are on it, and intervals unless they would squeeze the points."""
-    results = [result for group in groups for result in group.results]
-    values = [value for result in results for value in epsilons(result) if value is not None]
-    points = max([1.0, *filter(math.isfinite, values)])
-    ends = [result.best_guess.upper or 0.0 for result in results if result.best_guess is not None]
-    return 1.06 * max([points, *(end for end in ends if end <= _LONGEST * points)])
+    return chart([], layers, height=top, usermeta={"cut": bool(arrows)})  # for the caption
 
 
 def in_numbers(result: Result) -> str:
@@ -221,6 +217,7 @@ def in_numbers(result: Result) -> str:
 
 _STEPS = 120  # thresholds that the slider can take
 _HEIGHT = 210
+_DOT = {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}  # the threshold that the reader has chosen
 
 
 class ScoreCharts:
@@ -256,16 +253,9 @@ class ScoreCharts:
             }
             for i in kept
         ]
+        # Youden's J: where the two sides are furthest apart.
         self.start = int(np.argmax([(place["tpr"] or 0) - (place["fpr"] or 0) for place in self.places]))
-
-    def data(self) -> Spec:
-        """Return what the page's script needs to move the threshold."""
-        return {
-            "sides": self.result.side_names,
-            "members": self.members,
-            "nonmembers": self.nonmembers,
-            "places": self.places,
-        }
+        self._here: Spec = {"data": [self.places[self.start]], "name": _HERE}
 
     def histogram(self) -> Spec:
         """Return the histograms of both sides, with the null distribution where it is known."""
@@ -283,15 +273,20 @@ class ScoreCharts:
         color = kinds(dict(zip(self.result.side_names, (INSERTED, HELD_OUT), strict=True)), columns=2)
         layers = [layer("bar", {"opacity": 0.6}, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, color=color)]
         if self.null is not None:
-            step = float(edges[1] - edges[0])
-            expected = [
-                {"score": short(t), "share": short(_mass(self.null, t - step / 2, t + step / 2)), "kind": "exact null"}
-                for t in np.linspace(edges[0], edges[-1], 121).tolist()
-            ]
+            # The share that a bar centered at t has in expectation: P(t - step/2 ≤ null < t + step/2).
+            centers, half = np.linspace(edges[0], edges[-1], 121), (edges[1] - edges[0]) / 2
+            ends = np.stack([centers - half, centers + half])
+            if isinstance(self.null, CosineNull):
+                ends = ends.clip(-1, 1)
+            below = np.exp(self.null.log_cdf(ends))
+            shares = np.maximum(below[1] - below[0], 0)
+            expected = []
+            for center, share in zip(centers, shares, strict=True):
+                expected.append({"score": short(center), "share": short(share), "kind": "exact null"})
             stroke = kinds({"exact null": INK}, symbolType="stroke")
             layers.append(layer("line", {"strokeDash": [5, 3]}, data=expected, x=x, y=y, stroke=stroke))
         here = {**x, "field": "threshold"}
-        layers.append(self._here("rule", {"strokeWidth": 2, "color": ESTIMATE}, x=here))
+        layers.append(layer("rule", {"strokeWidth": 2, "color": ESTIMATE}, x=here, **self._here))
         return chart(data, layers, height=_HEIGHT, resolve={"scale": {"stroke": "independent"}})
 
     def roc(self) -> Spec:
@@ -321,7 +316,7 @@ class ScoreCharts:
                 lines.append({"fpr": short(max(fpr, floor / 10)), "tpr": place["tpr"], "kind": "exact null"})
         style = {"strokeWidth": 1.75, "clip": True}
         layers.append(layer("line", style, x=x, y=y, order={"field": "threshold"}, **_stroke(looks, columns=2)))
-        layers.append(self._here("point", {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}, x=x, y=y))
+        layers.append(layer("point", _DOT, x=x, y=y, **self._here))
         return chart(lines, layers, height=_HEIGHT)
 
     def by_threshold(self) -> Spec:
@@ -341,13 +336,9 @@ class ScoreCharts:
         layers = [
             layer("line", {"strokeWidth": 1.5}, x=x, y=y, **channels),
             layer("rule", {"strokeWidth": 2}, data=lines, y=y, **channels),
-            self._here("point", {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}, x=x, y=y),
+            layer("point", _DOT, x=x, y=y, **self._here),
         ]
         return chart([{**place, "kind": "estimate"} for place in self.places], layers, height=_HEIGHT)
-
-    def _here(self, mark: str, style: Mapping[str, Any], **channels: Any) -> Spec:
-        """Return the mark of the threshold that the reader has chosen."""
-        return layer(mark, style, data=[self.places[self.start]], name=_HERE, **channels)
 
 
 def _stroke(looks: Mapping[str, tuple[str, list[int]]], *, columns: int) -> Spec:
@@ -355,13 +346,6 @@ def _stroke(looks: Mapping[str, tuple[str, list[int]]], *, columns: int) -> Spec
     legend = {"columns": columns, "symbolType": "stroke"}
     colors, dashes = ({kind: look[i] for kind, look in looks.items()} for i in (0, 1))
     return {"color": kinds(colors, **legend), "strokeDash": kinds(dashes, **legend)}
-
-
-def _mass(null: Null, low: float, high: float) -> float:
-    """Return P(low ≤ null < high)."""
-    ends = np.clip([low, high], -1, 1) if isinstance(null, CosineNull) else np.array([low, high])
-    below = np.exp(null.log_cdf(ends))
-    return max(0.0, float(below[1] - below[0]))
 
 
 def _most_allowed(epsilon: float, delta: float, floor: float) -> list[Spec]:
@@ -462,29 +446,24 @@ def curve(history: Rows, field: str, title: str) -> Spec | None:
 # Outside the page
 
 
-def standalone(specs: Mapping[str, Spec]) -> Spec:
-    """Return charts below one another by their titles, on white, with the light colors."""
+def as_altair(specs: Mapping[str, Spec]) -> Any:
+    """Return charts below one another by their titles as one altair chart, on white, with the light colors."""
+    import altair  # loaded only to draw
+
     parts = [{**spec, "title": title} for title, spec in specs.items()]
     settings = {**theme(), **parts[0].get("config", {}), "background": "#ffffff"}
     settings["legend"] = {**theme()["legend"], **settings["legend"]}
     for part in parts:
-        part["width"] = 640 if part.get("width") == "container" else part["width"]
-        for name in ("config", "autosize"):
-            part.pop(name, None)
+        if part.get("width") == "container":  # which only a page has
+            part["width"] = 640
+        part.pop("config", None)
+        part.pop("autosize", None)
     content = parts[0] if len(parts) == 1 else {"vconcat": parts}
     text = json.dumps({"padding": 12, **content, "config": settings}).replace(_FONT, "sans-serif")
     text = text.replace(f', "name": "{_HERE}"', "")  # nothing moves, and names must be unique
     for name, (light, _) in COLORS.items():
         text = text.replace(f"var(--{name})", light)
-    still: Spec = json.loads(text)
-    return still
-
-
-def as_altair(specs: Mapping[str, Spec]) -> Any:
-    """Return charts below one another as one altair chart."""
-    import altair  # loaded only to draw
-
-    return altair.Chart.from_dict(standalone(specs))
+    return altair.Chart.from_dict(json.loads(text))
 
 
 FORMATS = (".html", ".svg", ".png")

@@ -113,10 +113,18 @@ def report(run: SavedRun, *, auditor: str = "") -> str:
     """
     page = _Page(run)
     sections = page.sections(auditor)
-    style, library, script = _style(), _library(), (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    light = "".join(f"--{name}:{colors[0]};" for name, colors in charts.COLORS.items())
+    dark = "".join(f"--{name}:{colors[1]};" for name, colors in charts.COLORS.items())
+    css = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+    style = f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{css}"
+    library, script = _library(), (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    hashes = []
+    for text in (library, script, style):
+        digest = hashlib.sha256(text.encode("utf-8")).digest()
+        hashes.append(f"'sha256-{base64.b64encode(digest).decode('ascii')}'")
     # Nothing but the two scripts and the style below can run or load, whatever the results contain.
     policy = (
-        f"default-src 'none'; script-src {_hash(library)} {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {hashes[0]} {hashes[1]}; style-src {hashes[2]}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     figures = {"theme": charts.theme(), "specs": {name: spec for name, (_, spec) in page.figures.items()}}
@@ -151,16 +159,8 @@ def model_card(run: SavedRun, *, auditor: str = "") -> str:
 def as_html(results: Sequence[Result]) -> str:
     """Return what notebooks show of results: the verdict in color and a table, without scripts."""
     verdict = grouped(results)[0].verdict if results else Verdict.NO_CLAIM
-    colors = {
-        Verdict.REFUTED: "refuted",
-        Verdict.SUSPICIOUS: "estimate",
-        Verdict.TOO_WEAK: "muted",
-        Verdict.NOT_REFUTED: "inserted",
-        Verdict.NO_CLAIM: "muted",
-    }
     template = _environment().get_template("notebook.html.j2")
-    table = Table.of_results(results, "")
-    return template.render(results=results, verdict=verdict, color=charts.COLORS[colors[verdict]][0], table=table)
+    return template.render(results=results, verdict=verdict.value, table=Table.of_results(results, ""))
 
 
 def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
@@ -196,7 +196,7 @@ def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
 
 
 class _Page:
-    """A page in the making: templates add the figures that they place."""
+    """A page in the making: templates add the figures that they place, and the thresholds that readers can move."""
 
     def __init__(self, run: SavedRun) -> None:
         self.run = run
@@ -204,41 +204,43 @@ class _Page:
         self.explorers: dict[str, Any] = {}
         self.ui = _environment().get_template("ui.html.j2").make_module({"page": self})
 
-    def add_figure(self, name: str, title: str, spec: charts.Spec) -> str:
-        """Let the page draw a figure; returns nothing to show, since the template has its place."""
-        self.figures[name] = title, spec
-        return ""
-
-    def add_explorer(self, name: str, scores: charts.ScoreCharts) -> str:
-        """Let the reader move the threshold of scores."""
-        figures = [f"{name}-{which}" for which in ("scores", "roc", "threshold")]
-        self.explorers[name] = {**scores.data(), "figures": figures}
-        return ""
-
     def sections(self, auditor: str) -> list[dict[str, str]]:
         """Return anchor, title, short title and HTML of every section."""
         run = self.run
-        audited = subjects.subjects(run)
+        shared = {"page": self, "ui": self.ui, "run": run}
+        answer, evidence, training, appendix = (
+            _environment().get_template(f"{name}.html.j2") for name in ("answer", "evidence", "training", "appendix")
+        )
         by = auditor or str(run.content.get("auditor") or "")
-        groups = grouped(run.results)
+        # Key, title, short title, HTML.
         sections = [
-            self._section("answer", "How private is it?", "Answer", audited=audited, auditor=by),
-            self._section("evidence", "The evidence", "Evidence", groups=groups),
+            (
+                "answer",
+                "How private is it?",
+                "Answer",
+                answer.render(shared, audited=subjects.subjects(run), auditor=by),
+            ),
+            ("evidence", "The evidence", "Evidence", evidence.render(shared, groups=grouped(run.results))),
         ]
+        caveats = dict(CAVEATS)
         for name in run.methods:
             method = registry.find(name)
-            html = self.method_section(run.of(name, method.extras))
+            caveats |= method.caveats
             title = f"{method.title} ({name})" if method.title != name else name
-            sections.append({"key": slug(name), "title": title, "short": name, "html": html})
-        for name, training in run.trainings.items():
+            sections.append((slug(name), title, name, self.method_section(run.of(name, method.extras))))
+        for name, recorded in run.trainings.items():
             title = "Model and training" if len(run.trainings) == 1 else f"Model and training: {name}"
-            section = self._section("training", title, name.replace("-", " "), training_name=name, training=training)
-            sections.append({**section, "key": slug(name)})
-        special = {name: text for method in run.methods for name, text in registry.find(method).caveats.items()}
-        estimators = dict.fromkeys(estimate.method for result in run.results for estimate in result.estimates)
-        caveats = {name: special.get(name) or CAVEATS.get(_family(name), "An estimate.") for name in estimators}
-        sections.append(self._section("appendix", "How it was measured", "Method", caveats=caveats))
-        return sections
+            html = training.render(shared, training_name=name, training=recorded)
+            sections.append((slug(name), title, name.replace("-", " "), html))
+        meanings = {}
+        for result in run.results:
+            for estimate in result.estimates:
+                family = "low-fpr" if estimate.method.startswith("low-fpr") else estimate.method
+                meanings[estimate.method] = caveats.get(family, "An estimate.")
+        sections.append(("appendix", "How it was measured", "Method", appendix.render(shared, caveats=meanings)))
+        return [
+            {"key": key, "title": title, "short": short, "html": Markup(html)} for key, title, short, html in sections
+        ]
 
     def method_section(self, results: MethodResults) -> str:
         """Return the section of a method by its own template; a method that is not installed gets the default one."""
@@ -246,13 +248,7 @@ class _Page:
         template = _environment().get_template("section.html.j2")
         if method.template is not None:
             template = _environment().from_string(method.template.read_text(encoding="utf-8"))
-        html = template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
-        return Markup(html)
-
-    def _section(self, name: str, title: str, short: str, **more: Any) -> dict[str, str]:
-        template = _environment().get_template(f"{name}.html.j2")
-        html = template.render(page=self, ui=self.ui, run=self.run, **more)
-        return {"key": name, "title": title, "short": short, "html": Markup(html)}
+        return template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
 
 
 @cache
@@ -285,7 +281,9 @@ def _environment() -> jinja2.Environment:
         "slug": slug,
         "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
     }
-    environment.tests["numeric"] = _is_number
+    # A cell that is right-aligned: a number, with a sign of comparison or a percent sign.
+    number = re.compile(r"[≥≤≈ –-]*([\d.,]+(e[+-]?\d+)?|∞)?%?( \(≈ [^)]*\))?")
+    environment.tests["numeric"] = number.fullmatch
     return environment
 
 
@@ -301,22 +299,6 @@ def metric(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def _is_number(cell: str) -> bool:
-    """Whether a cell of a table is right-aligned: a number, with a sign of comparison or a percent sign."""
-    return re.fullmatch(r"[≥≤≈ –-]*([\d.,]+(e[+-]?\d+)?|∞)?%?( \(≈ [^)]*\))?", cell) is not None
-
-
-def _family(estimator: str) -> str:
-    """Return the name in `CAVEATS`: ``low-fpr-0.01`` and the like share one text."""
-    return "low-fpr" if estimator.startswith("low-fpr") else estimator
-
-
-def _style() -> str:
-    light, dark = ("".join(f"--{name}:{colors[i]};" for name, colors in charts.COLORS.items()) for i in (0, 1))
-    css = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
-    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{css}"
-
-
 @cache
 def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed in one script.
@@ -324,7 +306,12 @@ def _library() -> str:
     Bundling them takes two or three seconds, so the bundle is kept in the user's cache directory, by version. A cache
     that cannot be read or written is only slower.
     """
-    path = _cache_directory() / f"vega-{metadata.version('vl-convert-python')}.js"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if sys.platform == "darwin":
+        caches = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        caches = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    path = caches / "coalmine" / f"vega-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
         digest, _, bundle = text.partition("\n")
@@ -336,18 +323,3 @@ def _library() -> str:
     with suppress(InputError):
         write_text(path, f"{hashlib.sha256(bundle.encode()).hexdigest()}\n{bundle}")
     return bundle
-
-
-def _cache_directory() -> Path:
-    """Return where caches go on this operating system."""
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "coalmine"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home)) / "coalmine"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "coalmine"
-
-
-def _hash(text: str) -> str:
-    """Return how a content security policy names a script or style."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

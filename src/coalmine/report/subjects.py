@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 from coalmine.claims import Claim
@@ -30,138 +29,39 @@ _WORST_FIRST = (Verdict.REFUTED.value, NO_MECHANISM, *(verdict.value for verdict
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One training or mechanism under audit.
+    """One training or mechanism under audit. Texts are a few words each, and empty if nothing is known.
 
-    Args:
+    Attributes:
         name: Name of the training, or of the method where there is none.
         results: What was found about it.
         training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
         facts: What its owner stated, by the names in `coalmine.results.io.FACTS`.
+        config: The settings of the audit, which include those of the training.
+        groups: Its results by unit, the one that decides first.
+        claim: The claim about the most rounds.
+        unprotected: Whether it is known to add no noise, unless that has refuted a claim.
+        verdict: The verdict on it, or that it has no privacy mechanism.
+        data: The data, with its fingerprint where the run recorded one.
+        users: The number of users.
+        model: The model, and its number of parameters.
+        utility: How well the model works.
+        mechanism: Its ``clipping``, ``noise``, ``sampling`` and ``rounds``, and the bug ``planted`` on purpose.
     """
 
     name: str
     results: Sequence[Result]
-    training: Mapping[str, Any] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """Its results by unit, the one that decides first."""
-        return grouped(self.results) or [Group(title="No results", results=())]
-
-    @property
-    def lead(self) -> Group:
-        """The unit that decides."""
-        return self.groups[0]
-
-    @cached_property
-    def claims(self) -> list[Claim]:
-        """All claims about it."""
-        return [result.claim for result in self.results if result.claim is not None]
-
-    @cached_property
-    def claim(self) -> Claim | None:
-        """The claim about the most rounds."""
-        return max(self.claims, key=lambda claim: claim.rounds or 0, default=None)
-
-    @cached_property
-    def unprotected(self) -> bool:
-        """Whether it is known to add no noise, unless that has refuted a claim."""
-        no_noise = any(claim.epsilon == math.inf and not claim.has_noise for claim in self.claims)
-        known = no_noise or not self.training.get("private", True)
-        return known and self.lead.verdict is not Verdict.REFUTED
-
-    @property
-    def verdict(self) -> str:
-        """The verdict on it, or that it has no privacy mechanism."""
-        return NO_MECHANISM if self.unprotected else self.lead.verdict.value
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The settings of the audit, which include those of the training."""
-        return self.results[0].config if self.results else {}
-
-    # What is known of it, in a few words each; empty if unknown.
-
-    @property
-    def data(self) -> str:
-        """The data, with its fingerprint where the run recorded one."""
-        fingerprint = self.training.get("data_fingerprint")
-        data = self.facts.get("data") or str(self.config.get("data") or "")
-        return f"{data} (fingerprint {fingerprint})" if data and fingerprint else data
-
-    @property
-    def users(self) -> str:
-        """The number of users."""
-        stated = self.facts.get("users") or str(self.training.get("clients", ""))
-        return words.plural(int(stated), "user") if stated.isdigit() else stated
-
-    @property
-    def model(self) -> str:
-        """The model, and its number of parameters."""
-        parameters = self.training.get("parameters", self.config.get("dim"))
-        model = self.facts.get("model") or str(self.config.get("model") or "")
-        size = "" if parameters is None else f"{round(parameters):,} parameters"
-        return ", ".join(filter(None, [model, size]))
-
-    @property
-    def utility(self) -> str:
-        """How well the model works."""
-        metrics = self.training.get("metrics") or {}
-        measured = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
-        return self.facts.get("utility") or ", ".join(measured)
-
-    @property
-    def rounds(self) -> str:
-        """The number of rounds, unless nothing is trained."""
-        rounds = self.training.get("rounds")
-        # A claim taken from elsewhere counts as one round, whatever it covers; a local report is no round.
-        if rounds is None and self.claim is not None and self.claim.accountant != "claimed":
-            rounds = None if self.claim.local_epsilon is not None else self.claim.rounds
-        return "" if rounds is None else words.plural(int(rounds), "round")
-
-    @property
-    def clipping(self) -> str:
-        """The clip norm."""
-        norm = self.config.get("clip_norm")
-        return "" if norm is None else "no clipping" if norm == "none" else f"clip norm {norm}"
-
-    @property
-    def noise(self) -> str:
-        """The noise."""
-        claim = self.claim
-        if self.unprotected:
-            return "no noise"
-        if claim is not None and claim.noise_schedule:
-            multipliers = [noise for noise, _ in claim.noise_schedule]
-            return f"Gaussian noise with noise multipliers {min(multipliers):g} to {max(multipliers):g}"
-        if claim is not None and claim.noise_multiplier is not None:
-            return f"Gaussian noise with noise multiplier {claim.noise_multiplier:g}"
-        local = sorted({claim.local_epsilon for claim in self.claims if claim.local_epsilon is not None})
-        if not local:
-            return ""
-        span = " to ".join(f"{epsilon:g}" for epsilon in dict.fromkeys((local[0], local[-1])))
-        return f"every report randomized by its user ({self.config.get('mechanism', 'local mechanism')}, ε = {span})"
-
-    @property
-    def sampling(self) -> str:
-        """The sampling."""
-        claim = self.claim
-        if claim is None:
-            text = str(self.config.get("cohort") or "")
-        else:  # an ε that was stated says nothing about the sampling, and a local report is not sampled
-            text = "" if claim.rounds is None or claim.local_epsilon is not None else str(claim.sampling or "")
-        name, _, value = text.partition(":")
-        known = {"poisson": f"Poisson sampling with q = {value}", "every-round": "every user in every round"}
-        return "" if text in ("", "as claimed", "unknown") else known.get(name, f"sampling {text}")
-
-    @property
-    def mechanism(self) -> str:
-        """Clipping, noise, sampling and rounds in one line."""
-        bug = self.config.get("bug")
-        planted = f"a bug planted on purpose ({bug})" if bug else ""
-        parts = [self.clipping, self.noise, self.sampling, self.rounds, planted]
-        return ", ".join(filter(None, parts)) or "not stated"
+    training: Mapping[str, Any]
+    facts: Mapping[str, str]
+    config: Mapping[str, Any]
+    groups: Sequence[Group]
+    claim: Claim | None
+    unprotected: bool
+    verdict: str
+    data: str
+    users: str
+    model: str
+    utility: str
+    mechanism: Mapping[str, str]
 
 
 def subjects(run: SavedRun) -> list[Subject]:
@@ -172,11 +72,92 @@ def subjects(run: SavedRun) -> list[Subject]:
     by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
     for result in run.results:
         by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
-    audited = [
-        Subject(name=name, results=results, training=run.trainings.get(name, {}), facts=run.facts)
-        for name, results in by_name.items()
-    ]
+    audited = []
+    for name, results in by_name.items():
+        audited.append(subject_of(name, results, run.trainings.get(name, {}), run.facts))
     return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
+
+
+def subject_of(name: str, results: Sequence[Result], training: Mapping[str, Any], facts: Mapping[str, str]) -> Subject:
+    """Return what is known of one training or mechanism; the arguments are explained at `Subject`."""
+    groups = grouped(results) or [Group(title="No results", results=())]
+    claims = [result.claim for result in results if result.claim is not None]
+    claim = max(claims, key=lambda claim: claim.rounds or 0, default=None)
+    no_noise = any(claim.epsilon == math.inf and not claim.has_noise for claim in claims)
+    # A refuted claim says more: there, noise was promised.
+    refuted = groups[0].verdict is Verdict.REFUTED
+    unprotected = (no_noise or not training.get("private", True)) and not refuted
+
+    config: Mapping[str, Any] = results[0].config if results else {}
+    data = facts.get("data") or str(config.get("data") or "")
+    if data and training.get("data_fingerprint"):
+        data += f" (fingerprint {training['data_fingerprint']})"
+    users = facts.get("users") or str(training.get("clients", ""))
+    if users.isdigit():
+        users = words.plural(int(users), "user")
+    model = facts.get("model") or str(config.get("model") or "")
+    parameters = training.get("parameters", config.get("dim"))
+    if parameters is not None:
+        model = f"{model}, {round(parameters):,} parameters".removeprefix(", ")
+    metrics = training.get("metrics") or {}
+    measured = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
+    return Subject(
+        name=name,
+        results=results,
+        training=training,
+        facts=facts,
+        config=config,
+        groups=groups,
+        claim=claim,
+        unprotected=unprotected,
+        verdict=NO_MECHANISM if unprotected else groups[0].verdict.value,
+        data=data,
+        users=users,
+        model=model,
+        utility=facts.get("utility") or ", ".join(measured),
+        mechanism=_mechanism(claim, claims, config, training.get("rounds"), unprotected),
+    )
+
+
+def _mechanism(
+    claim: Claim | None, claims: Sequence[Claim], config: Mapping[str, Any], rounds: int | None, unprotected: bool
+) -> dict[str, str]:
+    """Return what is stated about the privacy mechanism, by the names in `Subject`."""
+    clipping = ""
+    if config.get("clip_norm") is not None:
+        clipping = "no clipping" if config["clip_norm"] == "none" else f"clip norm {config['clip_norm']}"
+
+    noise = ""
+    if unprotected:
+        noise = "no noise"
+    elif claim is not None and claim.noise_schedule:
+        multipliers = [multiplier for multiplier, _ in claim.noise_schedule]
+        noise = f"Gaussian noise with noise multipliers {min(multipliers):g} to {max(multipliers):g}"
+    elif claim is not None and claim.noise_multiplier is not None:
+        noise = f"Gaussian noise with noise multiplier {claim.noise_multiplier:g}"
+    elif local := sorted({claim.local_epsilon for claim in claims if claim.local_epsilon is not None}):
+        span = " to ".join(f"{epsilon:g}" for epsilon in dict.fromkeys((local[0], local[-1])))
+        noise = f"every report randomized by its user ({config.get('mechanism', 'local mechanism')}, ε = {span})"
+
+    sampling = str(config.get("cohort") or "")
+    if claim is not None:
+        # A local report is not sampled, and belongs to no round.
+        covered = None if claim.local_epsilon is not None else claim.rounds
+        # An ε that was stated says nothing about sampling, and counts as one round whatever it covers.
+        sampling = "" if covered is None else str(claim.sampling or "")
+        if rounds is None and claim.accountant != "claimed":
+            rounds = covered
+    scheme, _, value = sampling.partition(":")
+    known = {"poisson": f"Poisson sampling with q = {value}", "every-round": "every user in every round"}
+    if sampling:
+        sampling = "" if sampling in ("as claimed", "unknown") else known.get(scheme, f"sampling {sampling}")
+    return {
+        "clipping": clipping,
+        "noise": noise,
+        "sampling": sampling,
+        "rounds": "" if rounds is None else words.plural(int(rounds), "round"),
+        "planted": f"a bug planted on purpose ({config['bug']})" if config.get("bug") else "",
+    }
 
 
 def highlights(run: SavedRun, subject: Subject) -> list[str]:

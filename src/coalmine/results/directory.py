@@ -26,8 +26,7 @@ except ImportError:  # Windows
 
 from coalmine import __version__
 from coalmine.errors import InputError
-from coalmine.files import write_json, write_text
-from coalmine.reading import read_json, read_text
+from coalmine.files import read_json, read_text, write_json, write_text
 
 RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.json", "log.jsonl", "report.html"
 FORMAT = 2

@@ -19,8 +19,7 @@ from typing import Any
 
 import coalmine
 from coalmine.errors import InputError, check_kind, did_you_mean
-from coalmine.files import write_arrays, write_json
-from coalmine.reading import read_arrays, read_json
+from coalmine.files import read_arrays, read_json, write_arrays, write_json
 from coalmine.results.directory import PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores

@@ -17,8 +17,7 @@ from coalmine import __version__
 from coalmine.arrays import Floats
 from coalmine.config.settings import flat
 from coalmine.errors import InputError, check_kind
-from coalmine.files import write_text
-from coalmine.reading import parse_toml
+from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result
@@ -283,24 +282,21 @@ def _difference(first: Result, second: Result) -> str:
     if deltas[0] != deltas[1]:
         return "not compared: different δ"
     # Scores are compared only where no estimate has an interval: results of counts have no scores.
-    one, other = _interval(first), _interval(second)
-    if one is not None and other is not None:
-        return DIFFERS if intervals_differ(one, other) else WITHIN
-    shift, other_shift = _shift(first), _shift(second)
-    if shift is None or other_shift is None:
+    intervals, shifts = [], []
+    for result in (first, second):
+        # The interval of this estimate holds for a threshold fixed in advance.
+        fixed = [e for e in result.estimates if e.method == "clopper-pearson" and e.upper is not None]
+        intervals += fixed[:1]
+        scores = result.scores
+        if scores is not None and scores.nonmembers is not None:
+            shift = Shift.of(scores.members, scores.nonmembers)
+            if shift is not None:
+                shifts.append(shift)
+    if len(intervals) == 2:
+        return DIFFERS if intervals_differ(*intervals) else WITHIN
+    if len(shifts) < 2:
         return "not compared: no scores, too few, or constant"
-    return DIFFERS if shift.differs(other_shift) else WITHIN
-
-
-def _interval(result: Result) -> Estimate | None:
-    """Return the estimate whose interval holds for a threshold fixed in advance, if there is one."""
-    intervals = (e for e in result.estimates if e.method == "clopper-pearson" and e.upper is not None)
-    return next(intervals, None)
-
-
-def _shift(result: Result) -> Shift | None:
-    scores = result.scores
-    return None if scores is None or scores.nonmembers is None else Shift.of(scores.members, scores.nonmembers)
+    return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
 
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from coalmine.config.settings import toml_table
 from coalmine.errors import InputError
+from coalmine.files import parse_toml
 from coalmine.methods import registry
-from coalmine.reading import parse_toml
 from coalmine.runs.settings import TRAINING, RunSettings, run_from_mapping, run_from_text, table_settings
 
 PRESETS = ("digits", "text", "images", "local", "all")

@@ -78,7 +78,7 @@ def recompute(run: SavedRun) -> Recomputed:
     results, not_recomputed = [], []
     with single_thread(), refusing_damage(run.path):
         for result, stored in zip(run.results, run.content["results"], strict=True):
-            name = f"{result.method}, {result.label}"
+            name = result.name
             try:
                 again = _recomputed(run, result, settings)
             except InputError as error:
@@ -139,7 +139,7 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
             if view not in {result.view for result in results}:
                 yield f"config.toml has the view {view} of [{name}], but there is no result of it"
     for result in run.results:
-        name = f"{result.method}, {result.label}"
+        name = result.name
         if result.method not in settings.methods:
             yield f"{name}: config.toml has no table [{result.method}]"
             continue

@@ -19,12 +19,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError, Terminated, check_kind
-from coalmine.files import write_json, write_text
+from coalmine.files import read_json, write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
-from coalmine.reading import read_json
 from coalmine.results.directory import PROVENANCE, RunDirectory
 from coalmine.results.io import (
     MANIFEST,

@@ -12,9 +12,9 @@ from pydantic import Field
 from coalmine.config import SettingError, Settings, settings_from_mapping
 from coalmine.config.settings import line_of, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
+from coalmine.files import parse_toml, read_text
 from coalmine.methods import registry
 from coalmine.methods.method import Method
-from coalmine.reading import parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
 # The table of the training that methods share.
@@ -145,7 +145,10 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
         return run_from_mapping(_merged(content, changes))
     except SettingError as error:
         # The setting is wrong where it was set last: by an option, or in a line of the file.
-        set_by_option = _contains(changes, error.path)
+        place: object = changes
+        for name in error.path:
+            place = place.get(name) if isinstance(place, Mapping) else place
+        set_by_option = bool(error.path) and place is not None
         line = None if set_by_option else line_of(text, error.path)
         where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"
         raise SettingError(f"{where}: {error}", error.path) from None
@@ -181,17 +184,6 @@ def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         both = isinstance(before, Mapping) and isinstance(change, Mapping)
         merged[name] = _merged(before, change) if both else change  # type: ignore[arg-type]
     return merged
-
-
-def _contains(content: object, path: Sequence[str]) -> bool:
-    """Whether a nested mapping has something at ``path``."""
-    for name in path:
-        if not isinstance(content, Mapping):
-            return True
-        if name not in content:
-            return False
-        content = content[name]
-    return bool(path)
 
 
 def _tables(names: Sequence[str]) -> str:

@@ -100,13 +100,12 @@ def sigma_gaussian(epsilon: float, delta: float) -> float:
         return 0.0
     if delta == 0:
         return math.inf
-    log_delta = math.log(delta)
-
-    def margin(mu: float) -> float:
-        return float(_log_delta_gdp(np.array(epsilon), np.array(mu))) - log_delta
-
+    at = np.array(epsilon)
     # The largest μ = 1/σ that keeps δ; rounded down, so that σ is enough noise.
-    return 1 / largest(margin, floor=math.exp(-60), relative=1e-15)
+    mu = largest(
+        lambda mu: float(_log_delta_gdp(at, np.array(mu))) - math.log(delta), floor=math.exp(-60), relative=1e-15
+    )
+    return 1 / mu
 
 
 def _log_delta_gdp(epsilon: Floats, mu: Floats) -> Floats:

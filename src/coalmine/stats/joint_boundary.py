@@ -1,7 +1,7 @@
 """The exact joint test of guesses in both tails, for many numbers of guesses at once.
 
 Guess "member" for the top scores and "non-member" for the bottom ones, one more pair at a time. Under (ε, δ)-DP the
-number of right guesses is at most a random walk with a known distribution (docs/simultaneous-bound.md, Theorem 2), so
+number of right guesses is at most a random walk with a known distribution (docs/proofs.md, Theorem 2), so
 the probability that it ever crosses a boundary is computed exactly, where a union bound would add up the probabilities
 at each number of guesses.
 """
@@ -46,7 +46,7 @@ class JointBoundary(Tests):
 
     The boundary consists of the counts for which a test at one number of guesses, at significance ``level``, would give
     as large a bound on ε as the best of the observed counts ``right``. It does not depend on the claim, which makes the
-    test valid for all claims together (docs/simultaneous-bound.md, Theorem 2).
+    test valid for all claims together (docs/proofs.md, Theorem 2).
     """
 
     thresholds: Floats
@@ -74,27 +74,25 @@ class JointBoundary(Tests):
         """Number of right guesses that counts as a crossing, for each number of guesses."""
         guesses = self.guesses
 
-        def margin(epsilon: float) -> float:
-            p_values = self._single_p_values(self.right, epsilon)
-            with np.errstate(divide="ignore"):
-                return float(np.log(np.min(p_values) / self.level))
+        def p_values(right: Ints, epsilon: float) -> Floats:
+            # Of each number of guesses alone; coarse ones, since they only define the boundary.
+            return tail_probability(guesses, right, self.canaries, ApproximateDP(epsilon, self.delta), steps=16)
 
         # Rounded down, which moves the boundary down and the p-value up.
-        best = largest(margin, relative=1e-4)
+        with np.errstate(divide="ignore"):
+            best = largest(
+                lambda epsilon: float(np.log(np.min(p_values(self.right, epsilon)) / self.level)), relative=1e-4
+            )
         # A bisection for the least number of right guesses that rejects as much; one more than the number of guesses
         # where not even right guesses alone do.
         low, high = np.zeros_like(guesses), guesses + 1
         while np.any(searching := low < high):
             middle = (low + high) // 2
-            rejected = self._single_p_values(np.minimum(middle, guesses), best) <= self.level
+            rejected = p_values(np.minimum(middle, guesses), best) <= self.level
             high = np.where(searching & rejected, middle, high)
             low = np.where(searching & ~rejected, middle + 1, low)
         # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
         return high if np.any(self.right >= high) else np.zeros_like(high)
-
-    def _single_p_values(self, right: Ints, epsilon: float) -> Floats:
-        """Return a p-value for each number of guesses alone; a coarse one, since it only defines the boundary."""
-        return tail_probability(self.guesses, right, self.canaries, ApproximateDP(epsilon, self.delta), steps=16)
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-value of the test, shape (1,); the claim must be an `ApproximateDP`."""

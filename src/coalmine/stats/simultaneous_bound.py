@@ -1,4 +1,4 @@
-"""Lower bounds on ε that hold for all of their thresholds at once. Proofs are in docs/simultaneous-bound.md.
+"""Lower bounds on ε that hold for all of their thresholds at once. Proofs are in docs/proofs.md.
 
 A claim (a trade-off curve) is put to a few tests at ranks that were fixed before the scores were seen. Each has an
 exact p-value under the least favorable pair of score distributions that the claim allows. The significance is divided
@@ -218,17 +218,13 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     second: list[Tests] = []
     for tests, half in zip((first, second), halves(scores.members, scores.observed, seed), strict=True):
         tests += [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
-
-    def claim(epsilon: float) -> Curve:
-        return ApproximateDP(epsilon, delta)
-
-    _, best = _search(first, [alpha] * len(first), claim, relative=1e-3)
+    _, best = _search(first, [alpha] * len(first), lambda epsilon: ApproximateDP(epsilon, delta), relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
         family = second[best[0]]
         # The halves differ in size by at most one score, and their grids by at most one test.
         i = min(best[1], family.thresholds.size - 1)
-        lower = largest(lambda epsilon: float(family.margins(claim(epsilon), alpha)[i]))
+        lower = largest(lambda epsilon: float(family.margins(ApproximateDP(epsilon, delta), alpha)[i]))
         threshold = float(family.thresholds[i])
     return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
+from coalmine.files import ScoreTable
 from coalmine.methods.exposure.audit import Exposure, recomputed
 from coalmine.results.verdict import SCORES
-from coalmine.scorefile import ScoreTable
 
 
 def of_table(source, columns, **settings):

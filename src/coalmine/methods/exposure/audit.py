@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError
+from coalmine.files import ScoreTable, two_groups
 from coalmine.methods.estimates import simultaneous_bound
 from coalmine.results.result import Result
 from coalmine.results.verdict import SCORES, Unit
-from coalmine.scorefile import ScoreTable, two_groups
 from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex
 from coalmine.stats.exposure import RandomGuessing
@@ -76,7 +76,7 @@ class Exposure:
     def from_table(
         cls, table: ScoreTable, *, references: int | None = None, calibrate: bool = False, copies: int = 1
     ) -> Exposure:
-        """Return the canaries of a file that `coalmine.scorefile.read_table` read.
+        """Return the canaries of a file that `coalmine.files.read_table` read.
 
         Args:
             table: Columns ``loss`` and ``canary`` (1/0), or ``canaries`` and ``references`` (losses), or ``rank``.
@@ -87,7 +87,7 @@ class Exposure:
         Raises:
             InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
         """
-        if table.has("rank") != (references is not None):
+        if ("rank" in table.columns) != (references is not None):
             raise InputError(
                 f"references (--references) is the number that a column of ranks is among, and losses are counted: got "
                 f"references = {references} for {table.source} with columns {', '.join(table.columns)}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from coalmine.config import SettingError, Settings
+from coalmine.files import ScoreTable, read_table
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import PHRASE, SCORES, Unit
-from coalmine.scorefile import ScoreTable, read_table
 
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds

@@ -17,7 +17,7 @@ import numpy as np
 
 from coalmine.arrays import Array, Ints
 from coalmine.errors import InputError, did_you_mean
-from coalmine.reading import json_lines, parse_json, read_arrays, read_text
+from coalmine.files import json_lines, parse_json, read_arrays, read_text
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, group_by_user
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
 from coalmine.simulation.data.text import (

@@ -1,7 +1,7 @@
 """Models by name: those of the papers, and models from a user's Python file.
 
 A model is a plain ``torch.nn.Module`` that maps inputs to logits. Language models also have ``forward_embedded``, which
-takes embedded tokens instead of token ids. See docs/models.md.
+takes embedded tokens instead of token ids. See docs/simulation.md.
 """
 
 from __future__ import annotations
