@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
@@ -27,7 +27,6 @@ __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""
-_KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Release:
             Infinite if numbers were replaced.
 
     Raises:
-        InputError: If the kind is unknown, the round is not a whole number of at least 0, or the divisor not positive.
+        InputError: If the round is not a whole number of at least 0, or the divisor not positive.
 
     Example:
         >>> import numpy as np
@@ -92,8 +91,6 @@ class Release:
     rounding: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise InputError(f"kind must be model or update, got {self.kind!r}")
         check_count("round", self.round, least=0)
         if self.divisor is not None:
             check_positive("divisor", self.divisor)
@@ -120,8 +117,6 @@ class View:
     at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("model", "update"):
-            raise InputError(f"a view sees model or update, got {self.kind!r}")
         if self.every is not None:
             check_count("every", self.every)
         for round in self.at:
@@ -239,12 +234,9 @@ class Audit:
         """
         if (update is None) == (model is None):
             raise InputError("observe takes either update=, the round's noisy average, or model=, the model after it")
-        if update is not None:
-            release = Release(round, "update", update, trial=trial, divisor=divisor, rounding=rounding)
-        else:
-            assert model is not None
-            release = Release(round, "model", model, trial=trial, divisor=divisor, rounding=rounding)
-        self.record(release)
+        kind: Kind = "model" if update is None else "update"
+        vector = model if update is None else update
+        self.record(Release(round, kind, vector, trial=trial, divisor=divisor, rounding=rounding))
 
     def record(self, release: Release) -> None:
         """Record a release; a subclass overrides this, and callers use `observe`."""
