@@ -3,7 +3,7 @@
     python benchmarks/bugs --rows bugs.jsonl                          # all bugs in all targets, three seeds each
     python benchmarks/bugs --rows bugs.jsonl --targets loop,ldp       # some targets
     python benchmarks/bugs --rows bugs.jsonl --correct 200            # correct runs, so many in each target
-    python benchmarks/bugs --rows bugs.jsonl --table                  # the tables of docs/bugs.md, from these rows
+    python benchmarks/bugs --rows bugs.jsonl --table                  # tables from these rows
     python benchmarks/bugs --quick                                    # the first bug of each target, one seed
 
 Rows are written as they are done, and a second call goes on where the first stopped. Targets whose package is not

@@ -1,4 +1,4 @@
-"""Tables of docs/bugs.md, from the bench's rows."""
+"""Tables of docs/benchmarks.md, from the bench's rows."""
 
 from __future__ import annotations
 

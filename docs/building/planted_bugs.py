@@ -190,7 +190,7 @@ HEAD = """# Bugs, and what coalmine says about them
 
 Each of these functions takes the place of a part of a correct loop ([its source](planted_bugs.py){ download }).
 Everything below was printed and drawn when this page was built, and the reports open offline. [Which bugs are
-caught](../bugs.md) counts hundreds of bugs, and false alarms in correct trainings.
+caught](../benchmarks.md#which-bugs-are-caught) counts hundreds of bugs, and false alarms in correct training runs.
 """
 
 

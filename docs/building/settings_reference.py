@@ -1,66 +1,63 @@
-"""``docs/config.md``, generated from the settings: every table and key with type, default and meaning."""
+"""``docs/config.md``, generated from the settings: every table and key with default and meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from coalmine.config.settings import Settings, accepted, toml_value
-from coalmine.methods import registry
 from coalmine.runs.settings import TRAINING, all_tables, table_settings
 from coalmine.simulation.settings import TrainingSettings
 
 _HEAD = """# Settings
 
 `coalmine run FILE` reads these tables from a TOML file, `coalmine init` writes one to start from, and
-`--set table.key=value` overrides one setting. A method runs if its table is present; a missing key has its default.
-Unknown names and wrong values are reported with their line. `make docs` generates this page from the code.
+`--set table.key=value` overrides one setting. A method runs if its table is present; a missing key has the default
+shown here. Unknown names and wrong values are reported with their line. `make docs` generates this page from the code.
 """
 
 
 def reference() -> str:
-    """Return ``docs/config.md``: every table and key with type, default and meaning."""
+    """Return ``docs/config.md``: every table and key with default and meaning."""
     parts = [_HEAD]
-    for name in all_tables():
-        parts += _section("##", name, table_settings(name)())
     plain = {path: value for path, _, value in TrainingSettings().walk()}
-    for method in registry.runnable():
-        # A method with its own kind of training has other defaults, also where it shares [training].
-        if method.training_type is not None and method.training_table != TRAINING:
-            special = table_settings(TRAINING, [method.name])().walk()
-            changed = [(path, value) for path, _, value in special if path in plain and value != plain[path]]
-            parts.append(f"## [training] with [{method.name}]\n")
-            parts.append(f"Defaults that differ where {method.name} shares the training:\n")
-            parts.append(_table(("key", "default"), [(f"`{path}`", _default(value)) for path, value in changed]))
+    for name in all_tables():
+        defaults = table_settings(name)()
+        if name == TRAINING or not isinstance(defaults, TrainingSettings):
+            parts += _section("##", name, defaults)
+            continue
+        # A second training has the keys of the first: only its defaults are worth a table.
+        changed = [(path, value) for path, _, value in defaults.walk() if path in plain and value != plain[path]]
+        parts.append(f"## [{name}]\n")
+        parts.append(
+            f"{(type(defaults).__doc__ or '').strip()} It has the keys of [{TRAINING}], with these defaults; they also "
+            f"apply to [{TRAINING}] where its method shares that:\n"
+        )
+        parts.append("\n".join(f"- `{_assignment(path, value)}`" for path, value in changed) + "\n")
     return "\n".join(parts)
 
 
 def _section(level: str, name: str, defaults: Settings) -> Iterator[str]:
     """Yield a table of settings, then its inner tables."""
     yield f"{level} [{name}]\n\n{(type(defaults).__doc__ or '').strip()}\n"
-    rows, inner = [], []
+    lines, inner = [], []
     for key, field in type(defaults).model_fields.items():
         value = getattr(defaults, key)
         if isinstance(value, Settings):
             inner.append((key, value))
-        else:
-            rows.append((f"`{key}`", accepted(field.annotation), _default(value), field.description or ""))
-    yield _table(("key", "type", "default", "meaning"), rows)
+            continue
+        lines.append(f"- `{_assignment(key, value)}`: {field.description or accepted(field.annotation)}")
+    yield "\n".join(lines) + "\n"
     for key, value in inner:
         yield from _section(f"{level}#", f"{name}.{key}", value)
 
 
-def _default(content: object) -> str:
+def _assignment(key: str, content: object) -> str:
+    """Return a key with its default as in a settings file, or the key alone if it has none."""
     if content is None:
-        return "–"
+        return key
     if isinstance(content, tuple) and len(content) == 1:
         content = content[0]
-    return f"`{toml_value(content)}`"
-
-
-def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [columns, tuple("---" for _ in columns), *rows]
-    cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-    return "\n".join(f"| {line} |" for line in cells) + "\n"
+    return f"{key} = {toml_value(content)}"
 
 
 if __name__ == "__main__":

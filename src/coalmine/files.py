@@ -188,7 +188,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
 
 
-# Tables of scores, losses and ranks; docs/files.md describes the layouts
+# Tables of scores, losses and ranks; docs/runs.md describes the layouts
 
 
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}

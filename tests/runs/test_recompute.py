@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from coalmine import files
+from coalmine import Claim, OneShot, files
 from coalmine.errors import InputError
 from coalmine.results.gate import judge
 from coalmine.results.io import MANIFEST, check_manifest, read_run_directory, save, write_manifest
@@ -152,6 +152,35 @@ ATTACKS = [
 def test_changes_with_a_fitting_manifest_are_differences(attack, copy):
     changed(copy, lambda content: attack(copy, content))
     assert recompute(read_run_directory(copy, scores=True)).differences
+
+
+def drop_the_findings(one):
+    one["findings"] = []
+    one["verdict"] = one["claim_test"]["verdict"]
+
+
+def add_a_finding(one):
+    one["findings"].append({**one["findings"][0], "sentence": "The noise is not fresh", "check": "fresh noise"})
+
+
+@pytest.mark.parametrize("change", [drop_the_findings, add_a_finding])
+def test_a_finding_that_was_dropped_or_added_is_a_difference(change, tmp_path, run):
+    """A training whose second tensor has no noise: a check finds it, and no other number in the result shows it."""
+    layers, rng = {"weight": (40, 50), "bias": (500,)}, np.random.default_rng(0)
+    audit = OneShot(2500, rounds=2, canaries=20, view="updates", participation="every-round", layers=layers)
+    for t in range(2):
+        total = audit.plant(t, clip_norm=1.0).total + np.where(np.arange(2500) < 2000, rng.normal(0, 5, 2500), 0)
+        audit.observe(t, update=total.astype(np.float32), divisor=1.0)
+    found = audit.result(claim=Claim(noise_multiplier=5.0, delta=1e-5))
+    assert [finding.check for finding in found.bugs][:1] == ["noise on every tensor"]
+    found.save(tmp_path)
+    assert recompute(read_run_directory(tmp_path, scores=True)).differences == []
+    changed(tmp_path, lambda content: change(content["results"][0]))
+    again = recompute(read_run_directory(tmp_path, scores=True))
+    assert again.results[0].findings == found.findings
+    code, out, err = run("check", tmp_path)
+    assert (code, "findings is stored as" in out + err) == (1, True)
+    assert run("verify", tmp_path)[0] == 1
 
 
 def test_a_method_or_unit_that_the_settings_do_not_give_is_a_difference(every_method, tmp_path):

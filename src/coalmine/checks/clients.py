@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,6 @@ class Client:
 def leaves(tree: Any) -> dict[Path, Any]:
     """Return the leaves of a tree by their paths, in order."""
     return dict(_flattened(tree)[0])
-
-
-def mapped(tree: Any, change: Callable[[Path, Any], Any]) -> Any:
-    """Return a tree of the same form with every leaf replaced by ``change(path, leaf)``."""
-    pairs, structure = _flattened(tree)
-    return pytree.tree_unflatten([change(path, leaf) for path, leaf in pairs], structure)
 
 
 def _flattened(tree: Any) -> tuple[list[tuple[Path, Any]], Any]:
@@ -158,15 +152,19 @@ class Template:
             whole: Value of all integer arrays.
             base: The client whose numbers to keep; by default the template's.
         """
-
-        def change(path: Path, leaf: Any) -> Any:
+        pairs, structure = _flattened(self.client if base is None else base)
+        changed = []
+        for path, leaf in pairs:
+            value = leaf
             if path in self.slices:
-                return like(self.update[path], vector[self.slices[path]].reshape(numbers_of(self.update[path]).shape))
-            if path in self.whole:
-                return like(leaf, np.full(numbers_of(leaf).shape, whole))
-            return (reported or {}).get(path, leaf)
-
-        return mapped(self.client if base is None else base, change)
+                shape = numbers_of(self.update[path]).shape
+                value = like(self.update[path], vector[self.slices[path]].reshape(shape))
+            elif path in self.whole:
+                value = like(leaf, np.full(numbers_of(leaf).shape, whole))
+            elif reported is not None:
+                value = reported.get(path, leaf)
+            changed.append(value)
+        return pytree.tree_unflatten(changed, structure)
 
     def random(self, count: int, *, norm: float, seed: int) -> list[Any]:
         """Return clients whose updates have random directions and this ℓ₂ norm. Integer arrays are zero."""

@@ -111,8 +111,10 @@ class Round:
     def noise(self) -> NoiseLevel:
         """The noise of the release."""
         if self._noise is None:
-            shared = self._like is not None and self._has_noise_of(self._like)
-            self._noise = self._like.noise if shared and self._like is not None else self._measured(range(self.draws))
+            if self._like is not None and self._has_noise_of(self._like):
+                self._noise = self._like.noise
+            else:
+                self._noise = self._measured(range(self.draws))
         return self._noise
 
     def compare(
@@ -150,7 +152,14 @@ class Round:
         if movement.bare:
             return self._without_noise(movement, members, scale, similar)
         if len(self.members) > 1 and movement.lower > 1 and self._like is not None and scale.noise_multiplier:
-            return self._beyond_first_round(movement, moved.reshape(len(self.members), -1)[:1], self._like)
+            # Less what the first round shows twice, as in a model and its momentum.
+            step, noise = moved.reshape(len(self.members), -1)[:1], self._like._more_noise()
+            twice = float(np.linalg.norm(step[0, ~noise.bare] / noise.std[~noise.bare]))
+            share = min(1.0, noise.length(step).measured / twice) if twice else 1.0
+            return replace(
+                movement, deviations=share * movement.deviations, excess=share * movement.excess,
+                lower=share * movement.lower,
+            )  # fmt: skip
         # Only fresh draws count then, so that it does not matter why they were made. They also show noise that is
         # released twice, as in a model and its momentum, whose dependence a dozen draws do not show.
         unsure = movement.lower < 0.8 * movement.excess and movement.excess > 1.25
@@ -158,18 +167,6 @@ class Round:
             fresh = self._judged(moved, self._rounding(before, first), scale, self._more_noise())
             return replace(fresh, not_finite=movement.not_finite)
         return movement
-
-    @staticmethod
-    def _beyond_first_round(movement: Movement, first: Floats, base: Round) -> Movement:
-        """Return a movement of several rounds, less what the first one shows twice, as in a model and its momentum."""
-        noise = base._more_noise()
-        noisy = ~noise.bare
-        twice = float(np.linalg.norm(first[0, noisy] / noise.std[noisy]))
-        share = min(1.0, noise.length(first).measured / twice) if twice else 1.0
-        return replace(
-            movement, deviations=share * movement.deviations, excess=share * movement.excess,
-            lower=share * movement.lower,
-        )  # fmt: skip
 
     def _judged(self, moved: Floats, rounding: Floats, scale: Scale, noise: NoiseLevel | None) -> Movement:
         """Judge a movement that is known exactly, but for rounding."""
@@ -278,7 +275,8 @@ class Round:
             if bare:
                 return Movement(length=math.inf, deviations=math.inf, excess=math.inf, lower=math.inf, exact=False,
                                 bare=bare, p_value=RATE)  # fmt: skip
-        there, here = measure(with_client.reshape(self.draws, len(self.members), -1), self._sizes()), self.noise
+        runs, here = with_client.reshape(self.draws, len(self.members), -1), self.noise
+        there = measure(runs, list(self.outcome().sizes.values()))
         usable = np.tile(~here.bare & ~there.bare, len(self.members)) & finite
         if len(self.members) > 1 or not usable.any():
             # Later rounds may depend on what earlier ones released, such as an adaptive clip norm: no leak of theirs.
@@ -305,7 +303,7 @@ class Round:
 
     def _measured(self, draws: range) -> NoiseLevel:
         runs = np.stack([self.outcome(draw).vector.reshape(len(self.members), -1) for draw in draws])
-        return measure(runs, self._sizes())
+        return measure(runs, list(self.outcome().sizes.values()))
 
     def _more_noise(self) -> NoiseLevel:
         """Return the noise of fresh draws; that of the first ones if there is no room for more."""
@@ -333,9 +331,6 @@ class Round:
         """Return how far rounding may move each coordinate."""
         size = np.maximum(np.abs(before.vector), np.abs(after.vector))
         return np.asarray(2 * max(before.precision, self._precision) * np.where(np.isfinite(size), size, 0.0))
-
-    def _sizes(self) -> list[int]:
-        return list(self.outcome().sizes.values())
 
 
 def _lower_limit(mean: Floats, error: Floats) -> float:

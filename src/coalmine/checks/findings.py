@@ -24,66 +24,38 @@ class Moved:
     """A client that was tried, and how far it moved the release.
 
     Args:
+        check: Name of the check.
+        client: What was tried, in words.
+        clip_norms: Movement in units of what a client at the clip norm may move it.
+        deviations: Movement in standard deviations of the noise.
+        excess: Movement over what the noise covers, as measured; the claim needs at most 1.
+        outcome: ``"moved"``, ``"not finite"``, or what was raised.
+        hostile: Whether no honest client sends this.
         probe: The client.
         movement: What it did to the release.
-        unit: How far a client at the clip norm moves the release.
-        who: What a client is called.
         rounds: Number of rounds that were seen.
         tolerance: Relative movement above the allowed one that is due to rounding.
     """
 
+    check: str
+    client: str
+    clip_norms: float
+    deviations: float
+    excess: float
+    outcome: str
+    hostile: bool
     probe: Probe
     movement: Movement
-    unit: float
-    who: str
     rounds: int = 1
     tolerance: float = 0.0
 
-    @property
-    def check(self) -> str:
-        """Name of the check."""
-        return self.probe.check
-
-    @property
-    def client(self) -> str:
-        """What was tried, in words."""
-        return f"one {self.who} {self.probe.sends} {self.probe.does}"
-
-    @property
-    def hostile(self) -> bool:
-        """Whether no honest client sends this."""
-        return self.probe.hostile
-
-    @property
-    def clip_norms(self) -> float:
-        """Movement in units of what a client at the clip norm may move it."""
-        return self.movement.length / self.unit
-
-    @property
-    def deviations(self) -> float:
-        """Movement in standard deviations of the noise."""
-        return self.movement.deviations
-
-    @property
-    def excess(self) -> float:
-        """Movement over what the noise covers, as measured; the claim needs at most 1."""
-        return self.movement.excess
-
-    @property
-    def outcome(self) -> str:
-        """``"moved"``, ``"not finite"``, or what was raised."""
-        return self.movement.refusal or ("not finite" if self.movement.not_finite else "moved")
-
-    @property
-    def is_too_far(self) -> bool:
-        """Whether it moved the release too far, beyond rounding and the error of the measured noise."""
-        return self.movement.lower > 1 + self.tolerance
-
     def to_dict(self) -> dict[str, Any]:
-        """Return the properties, ready for JSON; numbers that are not finite become None."""
-        names = ("check", "client", "clip_norms", "deviations", "excess", "outcome", "hostile")
-        row = {name: getattr(self, name) for name in names}
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        """Return what was tried and how far it moved the release, for JSON; numbers that are not finite become None."""
+        row: dict[str, Any] = {"check": self.check, "client": self.client}
+        for name in ("clip_norms", "deviations", "excess"):
+            number = getattr(self, name)
+            row[name] = number if math.isfinite(number) else None
+        return row | {"outcome": self.outcome, "hostile": self.hostile}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +154,16 @@ class Judge:
         named = set[str]()  # arrays that are known to lack noise
         groups: dict[tuple[str, bool], list[Moved]] = {}
         for row in rows:
-            if row.is_too_far:
-                groups.setdefault((row.probe.check, row.probe.hostile), []).append(row)
-        worst = [_plainest(group) for group in groups.values()]
-        for row in sorted(worst, key=lambda o: not o.movement.bare):
+            # Too far, beyond rounding and the error of the measured noise.
+            if row.movement.lower > 1 + row.tolerance:
+                groups.setdefault((row.check, row.hostile), []).append(row)
+        worst: list[Moved] = []
+        for group in groups.values():
+            # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
+            enough = min(0.95 * max(row.excess for row in group), 30.0)
+            bare = [row for row in group if row.movement.bare]
+            worst.append((bare or [row for row in group if row.excess >= enough])[0])
+        for row in sorted(worst, key=lambda row: not row.movement.bare):
             movement, probe = row.movement, row.probe
             refutes = self.hostile or not probe.hostile
             arrays = self._arrays(movement.bare)
@@ -194,8 +172,13 @@ class Judge:
             named |= set(arrays) if refutes else set()
             if not movement.bare and not probe.plain and movement.excess <= _NEW * self._plain(rows, probe):
                 continue
+            check = row.check
+            if movement.bare:
+                check = Check.PLACES
+            elif self._too_little_noise(row):
+                check = Check.SIZE
             findings.append(
-                Finding(check=self._check(row), sentence=self._sentence(row, arrays), refutes=refutes,
+                Finding(check=check, sentence=self._sentence(row, arrays), refutes=refutes,
                         p_value=min(movement.p_value, 1.0), example=probe.code)
             )  # fmt: skip
         findings += self._not_finite(rows, findings)
@@ -234,12 +217,6 @@ class Judge:
         ]
         return max([1.0, *sizes])
 
-    def _check(self, row: Moved) -> str:
-        """Return the name of the check that an excessive movement belongs to."""
-        if row.movement.bare:
-            return Check.PLACES
-        return Check.SIZE if self._too_little_noise(row) else row.probe.check
-
     def _too_little_noise(self, row: Moved) -> bool:
         """Whether a plain update moves the release no further than it may, and the noise is too small for that."""
         allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
@@ -277,10 +254,3 @@ class Judge:
         """Return the names of the arrays that hold coordinates."""
         indices = np.searchsorted(self.layers.ends, np.asarray(coordinates, dtype=np.int64), side="right")
         return [self.layers.names[i] for i in np.unique(indices)]
-
-
-def _plainest(group: Sequence[Moved]) -> Moved:
-    """Return the first movement of a check that is nearly as bad as the worst, or bad enough for anyone."""
-    bare = [row for row in group if row.movement.bare]
-    enough = min(0.95 * max(row.movement.excess for row in group), 30.0)
-    return (bare or [row for row in group if row.movement.excess >= enough])[0]

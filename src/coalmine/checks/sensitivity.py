@@ -358,13 +358,21 @@ class _Search:
         return bool(np.abs(correlations).max() > _CORRELATED / math.sqrt(noise.shape[1]))
 
     def _observe(self, probe: Probe, movement: Movement, rounds: int = 1) -> None:
-        tolerance = self._probes.tolerance + self._nobody_moves
         self._rows.append(
             Moved(
-                probe=probe, movement=movement, unit=self._scale.sensitivity, who=self._options.who, rounds=rounds,
-                tolerance=tolerance,
+                check=probe.check,
+                client=f"one {self._options.who} {probe.sends} {probe.does}",
+                clip_norms=movement.length / self._scale.sensitivity,
+                deviations=movement.deviations,
+                excess=movement.excess,
+                outcome=movement.refusal or ("not finite" if movement.not_finite else "moved"),
+                hostile=probe.hostile,
+                probe=probe,
+                movement=movement,
+                rounds=rounds,
+                tolerance=self._probes.tolerance + self._nobody_moves,
             )
-        )  # fmt: skip
+        )
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None) -> Round:
         draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +15,18 @@ from coalmine.checks.cohorts import CohortRecord, cohort_findings
 from coalmine.checks.update_noise import NOISE_CHECKS, ClaimedNoise, noise_findings
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.claims import Claim
-from coalmine.claims.sampling import Epochs, FixedSize, Poisson, Sampling
+from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.stats.noise_tests import LEAST_P_VALUE
 from coalmine.vectors import dot, like, product_sums
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
 # Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
+_SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
 
 
@@ -37,6 +39,11 @@ class TrainingChecks:
         seed: Seed of the coordinates that are sampled.
         layers: The model's tensors, if known.
         noise_scale: Noise of each parameter, relative to the claimed one, (dim,); None if it is the same for all.
+
+    Attributes:
+        chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
+            name of the tensor; None if no canaries lie in single tensors.
+        participation_refutes: Whether the canaries' claim relies on how the clients were drawn.
     """
 
     def __init__(
@@ -46,7 +53,8 @@ class TrainingChecks:
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
-        self.noise_schedule: Sequence[tuple[float, int]] = ()
+        self.chances: Mapping[str, Floats] | None = None
+        self.participation_refutes = True
         self.facts: list[Finding] = []
         self._noise: NoiseRecord | None = None
         self._cohorts = CohortRecord()
@@ -99,23 +107,17 @@ class TrainingChecks:
 
     # After the training
 
-    def findings(
-        self, claim: Claim | None, in_tensors: Callable[[Claim, float], list[Finding]] | None = None
-    ) -> tuple[list[str], list[Finding]]:
+    def findings(self, claim: Claim | None) -> tuple[list[str], list[Finding]]:
         """Return the names of the checks that were made, and what they found.
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
-
-        Args:
-            claim: The claim.
-            in_tensors: What canaries in single tensors find against the claim, at a level; None if there are none.
         """
         made, noise, record = list(self.looked_at), self._claimed_noise(claim), self._noise
         if noise is not None and record is not None:
             made += NOISE_CHECKS
         if self._cohorts.rounds:
             made.append(Check.PARTICIPATION)
-        if in_tensors is not None and claim is not None and math.isfinite(claim.epsilon):
+        if self.chances is not None and claim is not None and math.isfinite(claim.epsilon):
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
@@ -129,9 +131,10 @@ class TrainingChecks:
         if record is not None and share is not None and not doubted:
             findings += _about_canaries(*share, float(record.divisor[0]))
         if self._cohorts.rounds:
-            findings += cohort_findings(self._cohorts, self.claimed_sampling(claim), level=level)
-        if in_tensors is not None and claim is not None and Check.CANARIES in made:
-            findings += in_tensors(claim, level)
+            for finding in cohort_findings(self._cohorts, self.claimed_sampling(claim), level=level):
+                findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
+        if self.chances is not None and claim is not None and Check.CANARIES in made:
+            findings += tensor_findings(self.chances, claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
 
@@ -155,7 +158,7 @@ class TrainingChecks:
         if claim is None:
             return None
         noise = np.full(self.rounds, claim.noise_multiplier or self.noise_multiplier or 0.0)
-        schedule = np.array(claim.noise_schedule or self.noise_schedule).reshape(-1, 2)
+        schedule = np.array(claim.noise_schedule).reshape(-1, 2)
         if len(schedule):
             noise[:] = schedule[:, 0].min()  # of rounds beyond the schedule
             each = np.repeat(schedule[:, 0], schedule[:, 1].astype(int))[: self.rounds]
@@ -178,6 +181,47 @@ class TrainingChecks:
             self._noise = NoiseRecord(self.layers or Layers({THE_UPDATE: (self.dim,)}), self.rounds, self.seed)
         return self._noise
 
+    # Stored with a result, so that the gate finds again what was found
+
+    def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return all that `findings` needs but the claim: terms, ready for JSON, and arrays."""
+        sampling = self.sampling
+        if sampling is not None and not isinstance(sampling, AtMost | Epochs | FixedSize | Poisson):
+            sampling = EveryRound()  # whose clients are checked in the same way, and which has a text form
+        terms = {
+            "dim": self.dim,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "layers": None if self.layers is None else list(self.layers.shapes.items()),
+            "sampling": None if sampling is None else str(sampling),
+            "participation_refutes": self.participation_refutes,
+            "noise_multiplier": self.noise_multiplier,
+            "even_noise": self.even_noise,
+            "tensors": None if self.chances is None else list(self.chances),
+            "looked_at": list(map(str, self.looked_at)),
+            "facts": [fact.to_dict() for fact in self.facts],
+        }
+        # Who took part is nobody's business after the training: only how often clients did.
+        arrays = self.state() | {"cohort_ids": np.zeros(0, dtype=np.int64)}
+        for number, chances in enumerate((self.chances or {}).values()):
+            arrays[f"chances_{number}"] = chances
+        return terms, arrays
+
+    @classmethod
+    def from_stored(cls, terms: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Return the checks that `stored` describes."""
+        layers = None if terms["layers"] is None else Layers({name: tuple(shape) for name, shape in terms["layers"]})
+        checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
+        checks.restore(arrays)
+        for name in ("participation_refutes", "noise_multiplier", "even_noise", "looked_at"):
+            setattr(checks, name, terms[name])
+        if terms["sampling"] is not None:
+            checks.sampling = parse_sampling(terms["sampling"])
+        if terms["tensors"] is not None:
+            checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}
+        checks.facts = [Finding(**fact) for fact in terms["facts"]]
+        return checks
+
     # Checkpoints
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -193,6 +237,35 @@ class TrainingChecks:
         self._presence = np.array(state["presence"])
         if "noise_energies" in state:
             self._record().restore(state)
+
+
+def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:
+    """Return tensors whose canaries refute the claim. The p-values take all canaries of all tensors into account.
+
+    Args:
+        chances: How likely a held-out canary scores as high as each inserted one, by tensor.
+        claim: The claim.
+        level: Significance of all tensors together.
+    """
+    if not chances:
+        return []
+    tested, curve = sum(map(len, chances.values())), claim.curve()
+    findings = []
+    for name, likelihoods in chances.items():
+        # Under the claim a member's score is so unlikely with probability at most curve.tpr(likelihoods): a valid
+        # p-value of each canary by itself, and by the union bound of all of them.
+        p_value = float(min(1.0, tested * curve.tpr(likelihoods).min()))
+        if p_value > level:
+            continue
+        sentence = f"Canaries in {name} refute the claim"
+        if claim.has_noise:
+            # The smallest of a few shares of the noise whose curve these canaries refute as well.
+            for share in _SHARES_OF_NOISE:
+                if tested * float(claim.curve(share).tpr(likelihoods).min()) <= level:
+                    sentence += f": at most {share:g} of the claimed noise is in effect there"
+                    break
+        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
+    return findings
 
 
 def _about_canaries(share: float, error: float, divisor: float) -> list[Finding]:

@@ -1,6 +1,6 @@
 """The test of a claimed guarantee: its p-value, the noise in effect, and what it could have detected.
 
-docs/claim-test.md explains the test and proves it.
+docs/proofs.md explains the test and proves it.
 """
 
 from __future__ import annotations

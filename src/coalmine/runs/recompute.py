@@ -2,7 +2,8 @@
 
 ``coalmine check`` never reads a stored bound, p-value or verdict. Each method computes its own results again from their
 scores, arrays and terms (`coalmine.methods.method.Method.recompute`), with δ and confidence from ``config.toml``.
-Findings are judged by the p-values that their checks stored. What cannot be recomputed is guarded by the manifest.
+Checks of a training are made again from what they saw; what else was found in passing, such as by replay, and what
+cannot be recomputed is guarded by the manifest.
 Stored numbers that differ from the recomputed ones, and results that the settings ask for but that are missing, are
 differences: the gate fails on them.
 """
@@ -24,7 +25,10 @@ from coalmine.results.io import SavedRun, refusing_damage, scores_path
 from coalmine.results.result import Result
 from coalmine.runs.settings import RunSettings, run_from_text
 
-_COMPARED = ("unit", "verdict", "summary", "claim", "claim_test", "estimates", "ceiling", "joint_bound", "details")
+_COMPARED = (
+    "unit", "verdict", "summary", "claim", "claim_test", "checks", "findings", "estimates", "ceiling", "joint_bound",
+    "details",
+)  # fmt: skip
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
 _TERMS = ("delta", "confidence", "design")  # of the estimates; settings decide them where they have them
 

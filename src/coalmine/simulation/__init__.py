@@ -16,7 +16,7 @@ randomized gradients. Trainings give the same bits for the same seed, save check
 | data sets and models | `data`, `models` |
 | all of it as settings of a run | `settings` |
 
-See ``docs/training.md`` for a guide.
+See ``docs/simulation.md`` for a guide.
 """
 
 from __future__ import annotations

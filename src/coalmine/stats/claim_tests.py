@@ -1,7 +1,7 @@
 """All tests of a claimed trade-off curve together: one p-value, and the power to detect that less is true.
 
 The rank-sum test asks whether members outrank non-members more often than the curve allows. Theorem 3 of
-docs/simultaneous-bound.md: under any pair of score distributions that a claim allows, the members beat the non-members
+docs/proofs.md: under any pair of score distributions that a claim allows, the members beat the non-members
 no more often than under one least favorable pair, in every comparison at once. So any statistic that grows with the
 comparisons won can be calibrated by drawing from that pair. This one counts them all, which makes it the sharpest test
 of the curve as a whole; tests at single thresholds (`rank_tests`) see leaks in the tails.

@@ -107,7 +107,7 @@ def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float
 def boundary_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     """Return the p-value of (ε, δ)-DP from guesses in both tails of the scores; 1 for other claims.
 
-    Theorem 2 of docs/simultaneous-bound.md: with coin flips its proof takes each canary by itself, so they may differ.
+    Theorem 2 of docs/proofs.md: with coin flips its proof takes each canary by itself, so they may differ.
     """
     if not isinstance(claim, ApproximateDP) or inserted.all() or not inserted.any():
         return 1.0

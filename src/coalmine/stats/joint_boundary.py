@@ -1,7 +1,7 @@
 """The exact joint test of guesses in both tails, for many numbers of guesses at once.
 
 Guess "member" for the top scores and "non-member" for the bottom ones, one more pair at a time. Under (ε, δ)-DP the
-number of right guesses is at most a random walk with a known distribution (docs/simultaneous-bound.md, Theorem 2), so
+number of right guesses is at most a random walk with a known distribution (docs/proofs.md, Theorem 2), so
 the probability that it ever crosses a boundary is computed exactly, where a union bound would add up the probabilities
 at each number of guesses.
 """
@@ -46,7 +46,7 @@ class JointBoundary(Tests):
 
     The boundary consists of the counts for which a test at one number of guesses, at significance ``level``, would give
     as large a bound on ε as the best of the observed counts ``right``. It does not depend on the claim, which makes the
-    test valid for all claims together (docs/simultaneous-bound.md, Theorem 2).
+    test valid for all claims together (docs/proofs.md, Theorem 2).
     """
 
     thresholds: Floats

@@ -1,7 +1,7 @@
 """Bounds and tests from a single training run with many canaries, each inserted by its own coin flip.
 
 The scores may depend on one another in any way, since only the coin flips need to be independent (Steinke, Nasr &
-Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/claim-test.md has the proof of the test of a claim.
+Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/proofs.md has the proof of the test of a claim.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def guess_power(canaries: int, guesses: Ints, claim: Curve, truth: Curve, alpha:
     """Return a lower limit on the probability to reject ``claim`` with the best attack on ``truth``.
 
     The attack's scores are independent of one another, so that the distribution of right guesses is that of Theorem 4
-    in docs/simultaneous-bound.md. Only guesses in both tails are counted.
+    in docs/proofs.md. Only guesses in both tails are counted.
 
     Args:
         canaries: Number of canaries.

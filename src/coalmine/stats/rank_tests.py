@@ -1,7 +1,7 @@
 """Tests of a privacy claim at ranks fixed before the scores were seen, each with a valid p-value.
 
 Which ranks are tested depends on the numbers of canaries only, never on the scores: that is what makes the tests valid.
-Theorems 1, 2 and 4, which the p-values rest on, are proved in docs/simultaneous-bound.md.
+Theorems 1, 2 and 4, which the p-values rest on, are proved in docs/proofs.md.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ObservedThresholds(Tests):
     """Tests at single thresholds, each the score of the v-th best of m members.
 
     If a of the n non-members score at least as high, the p-value is P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), which is
-    attained by the least favorable scores that the claim allows (docs/simultaneous-bound.md, Theorem 1).
+    attained by the least favorable scores that the claim allows (docs/proofs.md, Theorem 1).
     """
 
     thresholds: Floats
@@ -130,7 +130,7 @@ class TwoTails(Tests):
     ``right`` of the ``guesses`` = 2r guesses are right. Under (ε, δ)-DP each guess is right with probability at most
     e^ε/(1+e^ε), except for canaries that the δ part gives away. With coin flips the guesses are independent, and any
     other curve can be tested as well. With fixed numbers of members and non-members they are not, which costs at most
-    the factor `fixed_numbers_factor` (docs/simultaneous-bound.md, Theorems 2 and 4).
+    the factor `fixed_numbers_factor` (docs/proofs.md, Theorems 2 and 4).
     """
 
     thresholds: Floats
@@ -171,7 +171,7 @@ def tail_probability(
     """Bound the probability of at least ``right`` right guesses under (ε, δ)-DP, elementwise.
 
     E[P(Bin(R − G, q) ≥ w − G)] with q = e^ε/(1+e^ε) and G ~ Bin(N, δ), for w right ones of R guesses about N canaries;
-    with fixed numbers of members, each term is multiplied by `fixed_numbers_factor` (docs/simultaneous-bound.md). The
+    with fixed numbers of members, each term is multiplied by `fixed_numbers_factor` (docs/proofs.md). The
     expectation is over at most ``steps`` values of G, rounded up.
     """
     q = float(special.expit(claim.epsilon))
@@ -190,7 +190,7 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
 
     P(Bin(R, 1 − x/V) ≥ w) for V ~ Beta(R + 1, N − R) and x + f(x) = V, where f is the curve: the R most exposed
     canaries lie in the two tails of total probability V, and a share f(x)/V of what is there is guessed right
-    (docs/simultaneous-bound.md, Theorem 4). The number of guesses must be smaller than the number of canaries.
+    (docs/proofs.md, Theorem 4). The number of guesses must be smaller than the number of canaries.
     """
     total, correct = guesses.astype(np.float64), right.astype(np.float64)
     a, b = total + 1, canaries - total
@@ -219,7 +219,7 @@ def fixed_numbers_factor(
     """Bound how much likelier a number of right guesses is if exactly half of the canaries are members.
 
     [B(N − 4q(1−q)·R − G) + 4·P(Bin(N, ½) < R′/2)] / B(N) with B(x) = Γ((x+1)/2) / (√π Γ(x/2 + 1)), for N canaries, R
-    guesses and G canaries given away (docs/simultaneous-bound.md, Theorem 2). Close to 1 as long as R is much smaller
+    guesses and G canaries given away (docs/proofs.md, Theorem 2). Close to 1 as long as R is much smaller
     than N. R′ is ``most``, the largest number of guesses that the same test makes; by default R itself.
     """
     n = float(canaries)

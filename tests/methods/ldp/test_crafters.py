@@ -149,7 +149,7 @@ ONES = np.ones(15, np.float32)
         ((ONES, ONES[:14]), r"g2 of crafter mine .*shape \(15,\).*\(14,\)"),
         ((ONES.reshape(3, 5), ONES), r"g1 .*\(3, 5\)"),
         ((np.nan * ONES, ONES), "g1 of crafter mine must be finite"),
-        ((ONES, ONES.astype(str)), "g2 of crafter mine must be real numbers"),
+        ((ONES, ONES.astype(str)), "g2 of crafter mine must be .*real numbers"),
         (ONES, "crafter mine must return a tuple of two gradients, got ndarray"),
     ],
 )
@@ -198,8 +198,6 @@ def test_tokens_cannot_be_perturbed():
     [
         (lambda: crafter_named("benin"), 'unknown crafter "benin". Did you mean "benign"'),
         (lambda: DummyGradient(norm=0.0), "norm of the dummy gradient must be a positive number, got 0.0"),
-        (lambda: InputPerturbation(alpha=-1.0), "alpha must be a positive number, got -1.0"),
-        (lambda: Collusion(steps=0), "steps .*got 0"),
     ],
 )
 def test_wrong_settings_are_refused(make, message):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
+from coalmine.checks.training import tensor_findings
 from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -97,7 +98,7 @@ def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
         update = (planted.total + np.random.default_rng(seed).normal(0, 0.5, 110)).astype(np.float32)
         audit.observe(0, update=update, divisor=1.0)
         claim = claim or Claim(noise_multiplier=0.5, rounds=1, delta=1e-5)
-        alarms += bool(audit._in_tensors.findings(claim, 0.2))
+        alarms += bool(tensor_findings(audit._in_tensors.chances(), claim, 0.2))
     assert alarms <= audits * 0.2 + 4 * math.sqrt(audits * 0.16)  # probability 3e-5 at exactly 20%
 
 

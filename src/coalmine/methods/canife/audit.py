@@ -89,15 +89,11 @@ class Canife(Audit):
         name: str | None = None,
         seed: int = 0,
     ) -> None:
-        if not callable(getattr(canaries, "crafted", None)):
-            raise InputError(f"canaries must be DesignedCanaries(...) or GivenUpdates(...), got {type(canaries)}")
         if mode not in get_args(Mode):
             raise InputError(f"mode must be frozen or running, got {mode!r}")
         self.canaries, self.mode, self.name = canaries, mode, name or mode
         self.rounds, self.every = check_count("rounds", rounds), check_count("every", every)
         self.trials, self.seed = check_count("trials", trials, least=2), check_count("seed", seed, least=0)
-        if self.every > self.rounds:
-            raise InputError(f"every must be at most the number of rounds, {self.rounds}, got {every}")
         if mode == "running" and self.trials > self.rounds:
             raise InputError(
                 f"trials must be at most {self.rounds} in mode running, where each round gives one score, got {trials}"
@@ -140,31 +136,26 @@ class Canife(Audit):
         self._began = time.perf_counter()
         self._due = self._row(round, trial)
         # The model stands still between frozen rounds, so what the canaries send is computed once for all of them.
-        if self._crafted_for != round or trial == 0:
-            self._craft(round, clip_norm)
-        assert self._crafted is not None
+        if self._crafted is None or self._crafted_for != round or trial == 0:
+            # A failed round is repeated with the canaries it first started with.
+            if self._before[0] == round:
+                self.canaries.restore(self._before[1])
+            self._before = round, self.canaries.state()
+            number = self._designs.index(round) if round in self._designs else None
+            if number is not None:
+                self._facts[number] = self.canaries.design(self._model, clip_norm=clip_norm, round=round)
+            self._crafted, self._crafted_for = self.canaries.crafted(self._model, clip_norm=clip_norm), round
+            if number is not None:
+                self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
         if not self._frozen:  # a frozen round is held for the audit: all of its time counts until it is observed
             self._seconds += time.perf_counter() - self._began
         present = self._coins[self._due]
         if not present.any():
             return None
         members = tuple(np.flatnonzero(present).tolist())
-        total = VectorKind().give(self._crafted.total(present))
-        return InsertedUpdates(total, 0.0, len(members), self._crafted, members)
-
-    def _craft(self, round: int, clip_norm: float) -> None:
-        """Compute what the canaries send in a round, and redesign them first if a design is due."""
-        # A failed round is repeated with the canaries it first started with.
-        if self._before[0] == round:
-            self.canaries.restore(self._before[1])
-        self._before = round, self.canaries.state()
-        number = self._designs.index(round) if round in self._designs else None
-        if number is not None:
-            self._facts[number] = self.canaries.design(self._model, clip_norm=clip_norm, round=round)
-        self._crafted = self.canaries.crafted(self._model, clip_norm=clip_norm)
-        self._crafted_for = round
-        if number is not None:
-            self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
+        # Summed in float64: scores must not depend on the order of the canaries.
+        total = self._crafted.updates[present].sum(axis=0, dtype=np.float64).astype(np.float32)
+        return InsertedUpdates(VectorKind().give(total), 0.0, len(members), self._crafted, members)
 
     def record(self, release: Release) -> None:
         """Score every canary, present or not, in a round's sum, or record the model."""
@@ -177,17 +168,13 @@ class Canife(Audit):
         row = self._row(release.round, release.trial)
         if self._skipped[row]:  # aborted: there is nothing to score
             return
-        frozen_round = "" if release.trial is None else f"frozen round {release.trial} before "
-        where = f"{frozen_round}round {release.round}"
+        where = f"round {release.round}" if self._frozen is False else f"frozen round {release.trial}"
         if row != self._due or self._crafted is None:
             raise InputError(f"{where} was observed before plant was called for it: call plant first")
         if release.divisor is None:
             raise InputError(f"CANIFE scores the sum of {where}: pass divisor=, what it was divided by")
-        vector, shape = to_numpy(flat(release.vector)), self._crafted.directions.shape[1:]
-        if vector.shape != shape:
-            raise InputError(f"the update of {where} must have the shape {shape} of the canaries, got {vector.shape}")
         # Scores are linear in the sum, which is the released mean times its divisor.
-        scores = self._crafted.scores(vector) * check_positive("divisor", release.divisor)
+        scores = self._crafted.scores(to_numpy(flat(release.vector))) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
             raise InputError(f"the update of {where} must be finite, got NaN or infinity")
         self._scores[row], self._sigmas[row] = scores, self._crafted.effective_sigma
@@ -210,16 +197,14 @@ class Canife(Audit):
 
     def _row(self, round: int, trial: int | None) -> int:
         """Return the number of the trial that is a round, or the frozen round ``trial`` before it."""
-        if not 0 <= round < self.rounds:
-            raise InputError(f"round must be in 0..{self.rounds - 1}, the rounds of this audit, got {round}")
-        if trial is None:
-            return round
-        if round % self.every or not 0 <= trial < self.trials:
+        row = round if trial is None else round // self.every * self.trials + trial
+        planned = trial is None or (round % self.every == 0 and 0 <= trial < self.trials)
+        if not (0 <= round < self.rounds and planned):
             raise InputError(
-                f"the audit has {self.trials} frozen rounds before every {self.every}th round, got frozen round "
-                f"{trial} before round {round}"
+                f"the audit has {self.rounds} rounds, and {self.trials} frozen rounds before every {self.every}th, got "
+                f"round {round} and frozen round {trial}"
             )
-        return round // self.every * self.trials + trial
+        return row
 
     # Findings
 
@@ -271,17 +256,6 @@ class Canife(Audit):
             facts[round] = {name: design[:, i].tolist() for i, name in enumerate(FACTS)}
         return facts
 
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """All trials (trials, canaries): scores, presence, sigma; the round (trials,); and the last canaries."""
-        periods = self.periods
-        arrays: dict[str, Array] = {}
-        for name in ("scores", "present", "sigma", "comparable"):
-            arrays[name] = np.concatenate([getattr(period, name) for period in periods])
-        arrays["round"] = np.concatenate([np.full(len(period.scores), period.round) for period in periods])
-        state = self.canaries.state()
-        return arrays | {name: np.array(state[name]) for name in ("inputs", "targets") if name in state}
-
     def result(
         self,
         *,
@@ -320,8 +294,15 @@ class Canife(Audit):
             )
         if self._skipped.all():
             raise InputError("every audited round was aborted, so there are no scores: repeat the training")
+        # All trials (trials, canaries), the round of each (trials,), and the last canaries.
+        periods, state = self.periods, self.canaries.state()
+        arrays: dict[str, Array] = {}
+        for name in ("scores", "present", "sigma", "comparable"):
+            arrays[name] = np.concatenate([getattr(period, name) for period in periods])
+        arrays["round"] = np.repeat([p.round for p in periods], [len(p.scores) for p in periods])
+        arrays |= {name: np.array(state[name]) for name in ("inputs", "targets") if name in state}
         result = canife_result(
-            self.periods,
+            periods,
             # Canaries that share a round share its noise, and rounds of a running training share what it learned.
             independent=self._frozen and self.canaries.count == 1,
             view=self.name,
@@ -341,7 +322,7 @@ class Canife(Audit):
             metrics={**result.metrics, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=config | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
-            arrays=self.arrays,
+            arrays=arrays,
         )
 
     # Checkpoints

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_positive
 from coalmine.protocol import Contribution, Vector
 
 # What is recorded about each design. ``norm`` is the norm of the update before clipping, in clip norms; ``not_finite``
@@ -40,11 +40,6 @@ class CraftedUpdates:
     signals: Floats
     effective_sigma: Floats
 
-    def total(self, present: npt.NDArray[np.bool_]) -> Vector:
-        """Return the sum of the updates of the canaries that are present."""
-        # In float64: scores must not depend on the order of the canaries.
-        return np.asarray(self.updates[present].sum(axis=0, dtype=np.float64).astype(np.float32))
-
     def scores(self, total: Vector) -> Floats:
         """Return the score (k,) of each canary in a round's noisy sum."""
         dots = np.einsum("kd,d->k", self.directions, total, dtype=np.float64)
@@ -65,7 +60,10 @@ class InsertedUpdates(Contribution):
 
 
 class CanaryMaker(Protocol):
-    """An adversary: makes canaries for the model it sees, and knows what their clients would send from it."""
+    """An adversary: makes canaries for the model it sees, and knows what their clients would send from it.
+
+    The last three methods are for canaries that are samples and change along the training; others inherit them.
+    """
 
     count: int
 
@@ -77,15 +75,18 @@ class CanaryMaker(Protocol):
 
     def described(self) -> list[dict[str, Any]]:
         """Describe the last canaries, ready for JSON: kind (numbers, text), shape, range, target, text."""
+        return []
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint must keep."""
+        return {}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
+        return
 
 
-class GivenUpdates:
+class GivenUpdates(CanaryMaker):
     """Canaries that are update vectors rather than samples.
 
     Each is scaled to the clip norm and scored along itself. A vector that is orthogonal to everything clients send is
@@ -120,21 +121,10 @@ class GivenUpdates:
 
     def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """Return the vectors at the clip norm, a rounding error shorter."""
-        check_clip_norm(clip_norm)
+        check_positive("the clip norm", clip_norm)
         # Slightly shorter, so that float32 rounding never exceeds the clip norm.
         updates = (self._units * clip_norm * (1 - 1e-6)).astype(np.float32)
         return orthogonalize_directions(updates, self._units, np.full(self.count, math.nan))
-
-    def described(self) -> list[dict[str, Any]]:
-        """Return nothing: there are no samples to show."""
-        return []
-
-    def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return nothing: the vectors never change."""
-        return {}
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Do nothing: the vectors never change."""
 
     def __repr__(self) -> str:
         return f"GivenUpdates({self._units.shape}, {hashlib.blake2b(self._units.tobytes(), digest_size=6).hexdigest()})"
@@ -174,9 +164,3 @@ def orthogonalize_directions(
     vectors = orthogonal.astype(np.float32)
     signals = np.einsum("kd,kd->k", vectors, rows)
     return CraftedUpdates(updates=updates, directions=vectors, signals=signals, effective_sigma=sigma)
-
-
-def check_clip_norm(clip_norm: float) -> None:
-    """Raise an error unless updates are clipped."""
-    if not (clip_norm > 0 and math.isfinite(clip_norm)):
-        raise InputError(f"CANIFE needs clipped updates, got clip norm {clip_norm}: set clip_norm to a positive number")

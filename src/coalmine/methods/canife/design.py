@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.errors import InputError, check_count, check_positive
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, input_derivative
 from coalmine.progress import track
@@ -83,13 +83,8 @@ class DesignSettings:
         if self.loss not in get_args(LossName):
             raise InputError(f"loss must be one of {', '.join(get_args(LossName))}, got {self.loss!r}")
         check_count("iterations", self.iterations, least=0)
-        check_count("patience", self.patience)
-        if check_number("norm_constant", self.norm_constant) < 0 or math.isinf(self.norm_constant):
-            raise InputError(f"norm_constant must be a finite number of at least 0, got {self.norm_constant}")
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
-        if self.schedule not in (*get_args(Schedule), None):
-            raise InputError(f"schedule must be cosine or constant, got {self.schedule!r}")
 
 
 class DesignLoss:

@@ -13,7 +13,7 @@ from torch import nn
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
-from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
+from coalmine.methods.canife.canaries import CraftedUpdates, orthogonalize_directions
 from coalmine.methods.canife.design import DesignSettings, step_size
 from coalmine.methods.canife.pool import MockClients, Pool, client_updates
 from coalmine.methods.canife.sample_gradients import SampleGradients
@@ -121,13 +121,21 @@ class DesignedCanaries:
 
     def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
         """Design canaries for ``model`` and return their FACTS; a design that meets NaN stops at the best before it."""
-        check_clip_norm(clip_norm)
         weights = self._parameters(model)
-        self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
+        self._designed_for, self._clip_norm = weights.cpu().numpy(), check_positive("the clip norm", clip_norm)
         self._pool = self._mock_clients.pool(self._clip_norm, weights)
         self._loop.model.load(weights)
         # By the round alone, so that a design is the same after a restart.
         seed = int(generator(self.seed, "design", round).integers(2**31))
+        start: StartExamples = None
+        if self.start == "pool":
+            start = self.data
+        elif self.start == "last":
+            start = self._samples
+            # In a language model each token is the target of those before it: there are no classes to draw anew.
+            if start is not None and not self.data.task.per_position:
+                drawn = np.random.default_rng(seed).integers(self.data.task.classes, size=self.count)
+                start = Examples(start.inputs, drawn)
         outcome = design_samples(
             self._loop.model.module,
             self._pool,
@@ -135,7 +143,7 @@ class DesignedCanaries:
             client=self.client,
             count=self.count,
             settings=self.settings,
-            start=self._start_examples(seed),
+            start=start,
             target=self.target,
             valid=self.valid,
             gradients=self._gradients,
@@ -154,13 +162,21 @@ class DesignedCanaries:
 
     def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """Return what the canaries' clients send from ``model``, and the directions to look for it."""
-        check_clip_norm(clip_norm)
         if self._pool is None:  # after restore: the same model gives the same mock updates
             self._pool = self._mock_clients.pool(self._clip_norm, self._parameters(self._designed_for))
         weights = self._parameters(model)
         rows = self._updates(weights, self.samples, clip_norm)
-        if not self.data.task.per_position and not np.array_equal(weights.cpu().numpy(), self._designed_for):
-            rows = self._relabel_learned(rows, weights, clip_norm)
+        lengths = np.linalg.norm(rows, axis=1)
+        learned = lengths < _LEARNED * clip_norm
+        moved_on = not np.array_equal(weights.cpu().numpy(), self._designed_for)
+        if moved_on and learned.any() and not self.data.task.per_position:
+            # A model that has learned a canary sends a short update for it; another class is new to it.
+            inputs, targets = self.samples.inputs, self.samples.targets
+            next_class = ((targets + 1) % self.data.task.classes).astype(targets.dtype)
+            relabeled = self._updates(weights, Examples(inputs, next_class), clip_norm)
+            better = learned & (np.linalg.norm(relabeled, axis=1) > lengths)
+            self._samples = Examples(inputs, np.where(better, next_class, targets))
+            rows = np.where(better[:, None], relabeled, rows)
         direction_of = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
         # If the clip norm has moved since the design, noise and clients moved with it: relative to the clip norm, the
         # mock updates are unchanged.
@@ -176,23 +192,6 @@ class DesignedCanaries:
         with single_thread():
             rows = torch.cat(list(client_updates(self._loop, weights, clients, clip_norm, seed=self.seed)))
         return rows.cpu().numpy()
-
-    def _relabel_learned(
-        self, rows: npt.NDArray[np.float32], weights: torch.Tensor, clip_norm: float
-    ) -> npt.NDArray[np.float32]:
-        """Return ``rows``, where a canary that the model has learned gets the next class if that makes it longer.
-
-        A model that has learned a canary sends a short update for it; another class is new to it.
-        """
-        inputs, targets = self.samples.inputs, self.samples.targets
-        lengths = np.linalg.norm(rows, axis=1)
-        if not np.any(lengths < _LEARNED * clip_norm):
-            return rows
-        next_class = ((targets + 1) % self.data.task.classes).astype(targets.dtype)
-        relabeled = self._updates(weights, Examples(inputs, next_class), clip_norm)
-        better = (lengths < _LEARNED * clip_norm) & (np.linalg.norm(relabeled, axis=1) > lengths)
-        self._samples = Examples(inputs, np.where(better, next_class, targets))
-        return np.where(better[:, None], relabeled, rows)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return the canaries, and the model and clip norm they were designed for."""
@@ -250,14 +249,3 @@ class DesignedCanaries:
                 f"{self._initial.numel()}: pass the module that is trained"
             )
         return vector
-
-    def _start_examples(self, seed: int) -> StartExamples:
-        """Return what the next design starts from; None for random samples."""
-        if self.start == "random":
-            return None
-        if self.start == "pool":
-            return self.data
-        if self._samples is None or self.data.task.per_position:
-            return self._samples  # in a language model each token is the target of those before it: no new classes
-        drawn = np.random.default_rng(seed).integers(self.data.task.classes, size=self.count)
-        return Examples(self._samples.inputs, drawn)

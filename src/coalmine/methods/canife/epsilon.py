@@ -13,7 +13,6 @@ from coalmine import claims
 from coalmine.arrays import Bools, Floats
 from coalmine.claims.sampling import AtMost, FixedSize, Sampling
 from coalmine.errors import InputError, NotApplicableError
-from coalmine.results.result import in_json
 from coalmine.stats import Estimate, Scores, SequentialBound, estimate
 from coalmine.stats.epsilon import INDEPENDENT
 
@@ -77,17 +76,6 @@ class Period:
     def faded(self) -> bool:
         """Whether the median trial has less than a quarter of the best trial's information (1/σ²)."""
         return bool(np.isfinite(self.sigma).all() and np.median(self.sigma) > 2 * self.sigma.min())
-
-
-def pooled(periods: Sequence[Period]) -> Period:
-    """Return all periods as one."""
-    return Period(
-        0,
-        sum(period.rounds for period in periods),
-        np.concatenate([period.scores for period in periods]),
-        np.concatenate([period.present for period in periods]),
-        np.concatenate([period.sigma for period in periods]),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,10 +213,6 @@ class Composed:
     epsilon: float
     lower: float | None = None
     upper: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), **{name: in_json(getattr(self, name)) for name in ("epsilon", "lower", "upper")}}
 
 
 def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: float) -> tuple[list[Composed], list[str]]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from coalmine import claims
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Sampling
@@ -17,12 +19,11 @@ from coalmine.methods.canife.epsilon import (
     RoundEstimate,
     anytime_bound,
     compose,
-    pooled,
     round_estimate,
 )
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
-from coalmine.results.result import Result
+from coalmine.results.result import Result, in_json
 from coalmine.results.verdict import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_tests import ClaimTests
@@ -135,7 +136,11 @@ def canife_result(
     # Scores of different periods are never independent: the model moved between them.
     whole = rounds[0]
     if len(rounds) > 1:
-        whole = round_estimate(pooled(periods), independent=False, delta=delta, confidence=confidence)
+        scores, present, sigma = (
+            np.concatenate([getattr(period, name) for period in periods]) for name in ("scores", "present", "sigma")
+        )
+        together = Period(0, sum(period.rounds for period in periods), scores, present, sigma)
+        whole = round_estimate(together, independent=False, delta=delta, confidence=confidence)
     if whole.scores is None:
         raise InputError(
             "the coin flips inserted the canary in every round or in none, so there is nothing to compare: use more "
@@ -164,10 +169,10 @@ def canife_result(
         else:
             test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
     composed: list[Composed] = []
-    warnings = _score_warnings(periods, rounds, whole)
+    warnings = _warnings(periods, rounds, whole, designs)
     if sampling is not None:
         composed, composition_warnings = compose(rounds, sampling=sampling, delta=delta)
-        warnings += composition_warnings
+        warnings[:0] = composition_warnings
     return CanifeResult(
         odds=_ODDS,
         method="canife",
@@ -182,11 +187,11 @@ def canife_result(
         claim=claim,
         claim_test=test,
         ceiling=whole.ceiling,
-        warnings=[*warnings, *_design_warnings(designs)],
+        warnings=warnings,
         metrics={name: value for name, value in metrics.items() if value is not None},
         details={
             "rounds": [estimate.to_dict() for estimate in rounds],
-            "composed": [c.to_dict() for c in composed],
+            "composed": [{name: in_json(value) for name, value in vars(c).items()} for c in composed],
             "designs": [
                 {"round": round}
                 | {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
@@ -230,8 +235,13 @@ def strongest_period(scored: Sequence[Scores], claim: Claim) -> tuple[float, Sco
     return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
 
 
-def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> list[str]:
-    """Warn if no bound could exceed 0, about perfect separation, and about periods with too little to compare."""
+def _warnings(
+    periods: Sequence[Period],
+    rounds: Sequence[RoundEstimate],
+    whole: RoundEstimate,
+    designs: Mapping[int, Mapping[str, list[float]]],
+) -> list[str]:
+    """Warn about scores that are too few, faded or perfectly separated, and about designs that did not work."""
     warnings = []
     if whole.ceiling == 0:
         warnings.append(
@@ -254,12 +264,7 @@ def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], 
             "ones: canaries fade as the model learns them, or resemble one another. Design them more often (every), or "
             "use fewer"
         )
-    return warnings
-
-
-def _design_warnings(designs: Mapping[int, Mapping[str, list[float]]]) -> list[str]:
-    """Warn about designs that met NaN, and about canaries that do not reach the clip norm."""
-    warnings, short = [], []
+    short = []
     for round, design in designs.items():
         stopped = max(design["not_finite"])
         if stopped > 0:

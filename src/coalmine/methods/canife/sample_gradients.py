@@ -50,7 +50,8 @@ class SampleGradients(ABC):
         for layer in self._module.modules():
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]
-            if _is_plain_embedding(layer):
+            # Only a layer that maps tokens to rows of its weight and does nothing else can take distributions.
+            if type(layer) is nn.Embedding and layer.max_norm is None and not layer.scale_grad_by_freq:
                 layer.__class__ = SoftEmbedding  # in place, since other layers may use its weight
         self._parameters = [value for value in self._module.parameters() if value.requires_grad]
         self.columns = None
@@ -185,7 +186,9 @@ def sample_gradients(module: nn.Module, inputs: Tensor, targets: Tensor) -> Samp
     for kind in (ByLayers, Batched):
         try:
             fast = kind(module, inputs[:1])
-            if kind is ByLayers and not _suits_layers(fast):
+            # The kernel of layers has rules for some kinds of layers, and pays for itself in large models only.
+            small = sum(value.numel() for value in fast._parameters) < _LEAST_PARAMETERS
+            if kind is ByLayers and (small or not all(map(is_supported, layers_of(fast._module)))):
                 continue
             gradients, derivative = _evaluate(fast, inputs, targets)
         except _FAILURES:
@@ -196,12 +199,6 @@ def sample_gradients(module: nn.Module, inputs: Tensor, targets: Tensor) -> Samp
         if agrees and (derivative - expected_derivative).norm() <= 1e-2 * expected_derivative.norm():
             return fast
     return reference
-
-
-def _suits_layers(gradients: SampleGradients) -> bool:
-    """Return whether the kernel has rules for all layers of a model, and the model is large enough for it."""
-    size = sum(value.numel() for value in gradients._parameters)
-    return size >= _LEAST_PARAMETERS and all(map(is_supported, layers_of(gradients._module)))
 
 
 def _evaluate(gradients: SampleGradients, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,11 +227,6 @@ def sample_losses(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits, targets, reduction="none")
     each = -(targets * logits.log_softmax(-1)).sum(-1)
     return each.flatten(1).mean(1) if each.ndim > 1 else each
-
-
-def _is_plain_embedding(layer: nn.Module) -> bool:
-    """Return whether a layer maps tokens to rows of its weight and does nothing else, so that it can be softened."""
-    return type(layer) is nn.Embedding and layer.max_norm is None and not layer.scale_grad_by_freq
 
 
 class UnrolledLSTM(nn.Module):

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.arrays import Array, Floats
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError
 from coalmine.methods.canife.design import (
     Descent,
     DesignLoss,
@@ -184,8 +184,6 @@ def design_samples(
         >>> design.canaries[0].health > 0.5
         True
     """
-    check_count("count", count)
-    check_count("seed", seed, least=0)
     settings, weights = settings or DesignSettings(), parameter_vector(model)
     if len(weights) != pool.dim:
         raise InputError(
@@ -254,8 +252,6 @@ class _Numbers:
     def __init__(
         self, task: Task, count: int, start: StartExamples, seed: int, device: torch.device, valid: Range, short: bool
     ) -> None:
-        if valid is not None and not valid[0] < valid[1]:
-            raise InputError(f"valid must be a range (lowest, highest), got {valid}")
         self._valid, draw = valid, np.random.default_rng(seed)
         width = 1.0 if valid is None else valid[1] - valid[0]
         self.rate = (_SHORT_RATE if short else _RATE) * width

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coalmine.errors import InputError, check_nonnegative, check_positive
+from coalmine.errors import InputError
 from coalmine.methods.canife.pool import Pool
 from coalmine.protocol import Vector
 
@@ -61,12 +61,11 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
         The unit vector with its signal and expected noise.
 
     Raises:
-        InputError: If the update is zero, not finite, or of another length than the pool's.
+        InputError: If the update is zero or not finite.
     """
     values, length = _measured(update, pool)
-    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
     dots = pool.dots(values[None]) / length
-    variance = float(dots.square().mean()) * cohort + (noise * pool.clip_norm) ** 2
+    variance = float(dots.square().mean()) * cohort + (noise_multiplier * pool.clip_norm) ** 2
     return ScoreDirection(
         vector=(values / length).float().numpy(),
         signal=length,
@@ -87,8 +86,8 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
         The unit vector with its signal and expected noise.
 
     Raises:
-        InputError: If the update is zero, not finite, or of another length than the pool's, or if it lies in the span
-            of the pool's, so that no score tells them apart.
+        InputError: If the update is zero or not finite, or if it lies in the span of the pool's, so that no score
+            tells them apart.
 
     Example:
         >>> import torch
@@ -99,9 +98,10 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
         ([0.007000000216066837, 0.0, 1.0], 0.804)
     """
     values, length = _measured(update, pool)
-    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
     eigenvalues, eigenvectors = pool.spectrum
-    ridge = max(len(pool) * noise**2 / cohort, _ROUNDING * float(eigenvalues[-1]))  # λ, in squared clip norms
+    ridge = max(
+        len(pool) * noise_multiplier**2 / cohort, _ROUNDING * float(eigenvalues[-1])
+    )  # λ, in squared clip norms
     inverse = (eigenvectors / (eigenvalues + ridge)) @ eigenvectors.T
     dots = pool.dots(values[None])[0] / (length * pool.clip_norm)
     weights = inverse @ dots
@@ -114,7 +114,7 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
     # ⟨w₋ᵢ, uᵢ⟩ for each mock client i, with w₋ᵢ computed without it: as in ridge regression, leave-one-out is free.
     left_out = weights / inverse.diagonal()
     square = along - ridge * float(weights @ weights)  # ‖w‖²
-    variance = cohort * float(left_out.square().mean()) + noise**2 * square
+    variance = cohort * float(left_out.square().mean()) + noise_multiplier**2 * square
     whole = values - pool.combined(weights[None])[0] * (length / pool.clip_norm)
     size = float(whole.norm())
     signal = float(whole @ values) / size
@@ -125,20 +125,9 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
     )
 
 
-def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
-    """Return the effective σ of scores along ``direction`` in rounds of clients like ``held_out``."""
-    noise, cohort = check_nonnegative("noise_multiplier", noise_multiplier), check_positive("cohort", cohort)
-    vector = torch.from_numpy(direction.vector).double()
-    variance = cohort * float(held_out.dots(vector[None]).square().mean())
-    variance += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
-    return math.sqrt(variance) / direction.signal
-
-
 def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
     """Return the canary's update in float64, and its norm."""
     vector = np.asarray(update)
-    if vector.shape != (pool.dim,):
-        raise InputError(f"the canary's update must have the shape ({pool.dim},) of the pool's, got {vector.shape}")
     values = torch.from_numpy(np.ascontiguousarray(vector)).double()
     length = float(values.norm())
     if not (math.isfinite(length) and length > 0):

@@ -66,7 +66,7 @@ class CanifeSettings(Settings):
         description="scores per estimate and canary, each from one frozen round or one round of the training; by "
         "default 100, or all rounds of a shorter training in mode running",
     )
-    canaries: int = Field(1, ge=1, description="canaries at once, each with its own coin flips")
+    canaries: int = Field(1, ge=1, le=_MOST_CANARIES, description="canaries at once, each with its own coin flips")
     score: Literal["likelihood-ratio", "plain"] = Field(
         "likelihood-ratio",
         description="direction of the score: likelihood-ratio, or plain (the canary's own, as in the paper)",
@@ -88,12 +88,7 @@ class CanifeSettings(Settings):
         from coalmine.methods.canife.design import DesignSettings
         from coalmine.methods.canife.designed_canaries import DesignedCanaries
 
-        if self.canaries > _MOST_CANARIES:
-            raise InputError(
-                f"canaries must be at most {_MOST_CANARIES:,}, since each is designed by itself, got {self.canaries:,}"
-            )
-        if splits.pool is None:
-            raise InputError("no users are set aside as mock clients: raise pool_fraction")
+        assert splits.pool is not None  # pool_fraction is positive
         # Before the first round, the expected cohort is all that is known about who will take part.
         frozen, expected = self.mode == "frozen", training.sampling().expected(len(splits.train), training.rounds, 0)
         # The defaults, or less where the training is too short for them.

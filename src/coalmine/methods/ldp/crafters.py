@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.errors import InputError, check_count, check_kind, check_positive, did_you_mean
+from coalmine.errors import InputError, check_kind, check_positive, did_you_mean
 from coalmine.protocol import Vector
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, Task
@@ -103,9 +103,6 @@ class InputPerturbation:
     name: ClassVar[str] = "input-perturbation"
     alpha: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
-
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁ + α·sgn(∇ₓf); θ)."""
         if not pair.inputs.is_floating_point():
@@ -127,9 +124,6 @@ class ParameterRetrogression:
 
     name: ClassVar[str] = "parameter-retrogression"
     alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁; θ + α∇f(x₁; θ))."""
@@ -172,11 +166,6 @@ class Collusion:
     steps: int = 100
     learning_rate: float = 0.1
     batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        check_count("steps", self.steps)
-        check_count("batch_size", self.batch_size)
-        check_positive("learning_rate", self.learning_rate)
 
     def prepare(self, model: nn.Module, examples: Examples, pair: Pair, rng: np.random.Generator) -> nn.Module:
         """Return the malicious model θ̃: a copy, trained on all examples of one random label that x₁ does not have."""
@@ -294,14 +283,14 @@ def craft(
     vectors: list[Vector] = []
     for name, gradient in zip(("g1", "g2"), gradients, strict=True):
         array = gradient.detach().cpu().numpy() if isinstance(gradient, Tensor) else np.asarray(gradient)
-        if array.shape != shape or array.dtype.kind not in "fiu":
+        # The reports of a zero gradient are pure noise.
+        usable = array.shape == shape and array.dtype.kind in "fiu" and np.isfinite(array).all() and array.any()
+        if not usable:
             raise InputError(
-                f"{name} of {who} must be real numbers of shape {shape}, got {array.dtype} of shape {array.shape}"
+                f"{name} of {who} must be finite real numbers of shape {shape} and not zero, got {array.dtype} of "
+                f"shape {array.shape}"
             )
         vectors.append(np.ascontiguousarray(array, dtype=np.float32))
-        # The reports of a zero gradient are pure noise.
-        if not np.isfinite(vectors[-1]).all() or not vectors[-1].any():
-            raise InputError(f"{name} of {who} must be finite and not zero")
     first, second = vectors
     if np.array_equal(first, second):
         raise InputError(f"{who} returned the same gradient twice: there is nothing to distinguish")

@@ -222,7 +222,7 @@ def local_p_value(trials: Sequence[Trials], claim: Claim, noise: float = 1.0) ->
         scores = split_scores(trials)
         if claim.delta > 0:
             p_values["ranks"] = p_value(scores, curve, design="coin-flips")
-        else:  # measurements may differ (docs/claim-test.md)
+        else:  # measurements may differ (docs/proofs.md)
             p_values["ranks"] = joint_p_value(guess_families(scores), curve)
     except InputError:
         pass  # too uneven coins

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from coalmine.methods.ldp.settings import VIEWS, adversary_name
@@ -28,20 +28,31 @@ def tables(method_results: MethodResults) -> list[Table]:
     first = results[0]
     bound, mechanisms = first.estimates[0], dict.fromkeys(str(result.config["mechanism"]) for result in results)
     trials = f"{first.config['trials'] * first.config['measurements']:,} trials"
-    shown = [
-        _table(
-            f"ε_empirical, the paper's estimate (not a bound): {', '.join(mechanisms)}, {trials}, δ = {bound.delta:g}",
-            results,
-            _empirical,
-        ),
-        _table(
-            f"lower bounds on ε, each at {100 * (bound.confidence or 0):g}% confidence by itself (of many, some exceed "
-            "a correct claim by chance)",
-            results,
-            lambda result: fixed(result.estimates[0].lower, 3),
-        ),
-        _table("right guesses, and the share of trials guessed where it is not 100%", results, _right_guesses),
+    titles = [
+        f"ε_empirical, the paper's estimate (not a bound): {', '.join(mechanisms)}, {trials}, δ = {bound.delta:g}",
+        f"lower bounds on ε, each at {100 * (bound.confidence or 0):g}% confidence by itself (of many, some exceed a "
+        "correct claim by chance)",
+        "right guesses, and the share of trials guessed where it is not 100%",
     ]
+    views: list[str] = [view for view in VIEWS if any(result.view == view for result in results)]
+    rows: list[dict[str, list[str]]] = [{}, {}, {}]
+    for result in results:
+        metrics = result.metrics
+        empirical = fixed(metrics["empirical"], 3)
+        if result.config["measurements"] > 1:
+            empirical += f" ± {fixed(metrics['empirical_std'], 3)}"
+        # The likelihood ratio guesses only where evidence is strong, and may not guess at all.
+        guesses = "no guesses"
+        if "accuracy" in metrics:
+            guesses = f"{100 * metrics['accuracy']:.1f}%"
+            if metrics["guessed"] != 1:
+                guesses += f" of {100 * metrics['guessed']:.2g}%"
+        start = [adversary_name(result.variant), f"{result.config['epsilon']:g}", *["-"] * len(views)]
+        cells = (empirical, fixed(result.estimates[0].lower, 3), guesses)
+        for by_variant, cell in zip(rows, cells, strict=True):
+            by_variant.setdefault(result.variant, list(start))[2 + views.index(result.view)] = cell
+    columns = ["adversary", "claimed ε", *views]
+    shown = [Table(title, columns, list(part.values())) for title, part in zip(titles, rows, strict=True)]
     # A single result has room for all its estimates.
     if len(results) == 1:
         shown.append(Table.of_estimates(first.estimates, "all lower bounds and estimates"))
@@ -81,31 +92,3 @@ def summary(results: Sequence[Result]) -> str:
         )
     count = sum(result.verdict is verdict for result in results)
     return f"{_SENTENCES[verdict].format(count=count, tests=len(results))} {leak}"
-
-
-def _table(title: str, results: Sequence[Result], cell: Callable[[Result], str]) -> Table:
-    """Return one row per variant, one column per view."""
-    views: list[str] = [view for view in VIEWS if any(result.view == view for result in results)]
-    rows: dict[str, list[str]] = {}
-    for result in results:
-        start = [adversary_name(result.variant), f"{result.config['epsilon']:g}", *["-"] * len(views)]
-        rows.setdefault(result.variant, start)[2 + views.index(result.view)] = cell(result)
-    return Table(title, ["adversary", "claimed ε", *views], list(rows.values()))
-
-
-def _empirical(result: Result) -> str:
-    """Return ε_empirical, with its standard deviation if there are several measurements."""
-    mean = fixed(result.metrics["empirical"], 3)
-    if result.config["measurements"] == 1:
-        return mean
-    return f"{mean} ± {fixed(result.metrics['empirical_std'], 3)}"
-
-
-def _right_guesses(result: Result) -> str:
-    """Return the share of right guesses, and the share of trials guessed if it is not all of them."""
-    metrics = result.metrics
-    # The likelihood ratio guesses only where evidence is strong, and may not guess at all.
-    if "accuracy" not in metrics:
-        return "no guesses"
-    share = "" if metrics["guessed"] == 1 else f" of {100 * metrics['guessed']:.2g}%"
-    return f"{100 * metrics['accuracy']:.1f}%{share}"

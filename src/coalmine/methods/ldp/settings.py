@@ -73,7 +73,7 @@ class LDPSettings(Settings):
     gradient_norm: Several[float] | None = Field(
         None, examples=[[1.0]], description="norms of the dummy gradient; by default the clip norm"
     )
-    alpha: float = Field(1.0, description="size of the perturbation of inputs and of parameters")
+    alpha: float = Field(1.0, gt=0, description="size of the perturbation of inputs and of parameters")
     trials: int = Field(10_000, ge=2, description="trials per measurement (K in the paper)")
     measurements: int = Field(1, ge=1, description="repetitions, each with a new model and new examples")
     clients: int = Field(1, ge=1, description="reports that the server averages per update")

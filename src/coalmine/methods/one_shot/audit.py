@@ -45,7 +45,7 @@ from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
 from coalmine.protocol import Audit, Release, Vector, View
-from coalmine.results.finding import Check, Finding
+from coalmine.results.finding import Finding
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
 from coalmine.results.verdict import USER
@@ -559,10 +559,12 @@ class OneShot(Audit):
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
             # their own, which other draws do not refute.
             self._checks.sampling = self._checks.claimed_sampling(claim) or EveryRound()
-        in_tensors = None if self._in_tensors is None else self._in_tensors.findings
-        checks, findings = self._checks.findings(tested, in_tensors)
-        if not like_members:
-            findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in findings]
+            self._checks.participation_refutes = False
+        if self._in_tensors is not None:
+            self._checks.chances = self._in_tensors.chances()
+        checks, findings = self._checks.findings(tested)
+        # With these the gate finds the same again (`OneShotMethod.recompute`).
+        check_terms, check_arrays = self._checks.stored()
         config = self._config()
         # The clip norm that `plant` was told: one number, the range of several, or none.
         clips = self._clip_norms[~np.isnan(self._clip_norms)]
@@ -584,7 +586,8 @@ class OneShot(Audit):
             null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
             claim=tested,
             claim_test=evidence.claim_test,
-            recipe=evidence.recipe,
+            arrays=check_arrays,
+            recipe={**evidence.recipe, "checks": check_terms},
             checks=checks,
             findings=findings,
             ceiling=evidence.ceiling,

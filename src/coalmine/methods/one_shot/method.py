@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator
 
+from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.claims.sampling import FORMS, FixedSize, Sampling, parse_sampling
 from coalmine.config import SettingError, Settings
@@ -154,6 +155,17 @@ class OneShotMethod(Method):
             used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
             results.append(replace(result, config=self.config | used))
         return MethodResults(method=self.name, results=results)
+
+    @classmethod
+    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
+        """Return a stored result with everything computed again, the findings of its checks as well."""
+        recipe = dict(result.recipe)
+        seen = recipe.pop("checks", None)
+        if seen is None or not recipe:
+            raise InputError("what it takes to compute it again is not stored")
+        checks, findings = TrainingChecks.from_stored(seen, result.arrays).findings(result.claim)
+        again = super().recompute(replace(result, recipe=recipe), siblings)
+        return replace(again, checks=checks, findings=findings)
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:

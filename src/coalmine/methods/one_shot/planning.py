@@ -1,6 +1,6 @@
 """Planning an audit with random updates: how many canaries detect missing noise, and what they cost the training.
 
-The power is that of the test of the claim (docs/claim-test.md) with scores as the strongest attack on a view has them.
+The power is that of the test of the claim (docs/proofs.md) with scores as the strongest attack on a view has them.
 docs/one-shot.md explains the numbers.
 """
 

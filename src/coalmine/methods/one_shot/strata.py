@@ -13,16 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Array, Bools, Floats, Ints
-from coalmine.claims import Claim
 from coalmine.claims.sampling import Sampling
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.scores import Max, Score, Sum
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
-from coalmine.results.finding import Check, Finding
 from coalmine.seeds import generator
-from coalmine.stats.noise_tests import LEAST_P_VALUE
 from coalmine.vectors import Device, on, take, to_numpy
 
 IN_TENSORS = 5
@@ -32,7 +29,6 @@ _LEAST_CANARIES = 20  # in all tensors together; with fewer, dense canaries need
 _LEAST_SIZE = 16  # smaller tensors form one stratum
 _MOST_COORDINATES = 2048
 _LEAST_CHANCE = 1e-12  # p-values of single canaries below this are not needed, and curves are not computed for them
-_SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 
 
 class OrthonormalCanaries(UpdateCanaries):
@@ -150,14 +146,8 @@ class StrataEvidence:
                 part = taken[start : start + len(stratum.coordinates)]
                 score.add(part, length, due=due[stratum.indices], shift=shift, rate=rate, ends_epoch=ends_epoch)
 
-    def findings(self, claim: Claim, level: float) -> list[Finding]:
-        """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
-
-        Args:
-            claim: The claim.
-            level: Significance of all strata together.
-        """
-        # How likely a held-out canary scores as high as each inserted one, by tensor.
+    def chances(self) -> dict[str, Floats]:
+        """Return how likely a held-out canary scores as high as each inserted one, by tensor."""
         chances: dict[str, Floats] = {}
         for stratum, score in zip(self._strata, self._scores, strict=True):
             null = score.null()
@@ -166,25 +156,7 @@ class StrataEvidence:
                 tails = np.exp(null.log_sf(scores[np.isfinite(scores)]))
                 if len(tails):
                     chances[stratum.name] = np.maximum(tails, _LEAST_CHANCE)
-        if not chances:
-            return []
-        tested, curve = sum(map(len, chances.values())), claim.curve()
-        findings = []
-        for name, likelihoods in chances.items():
-            # Under the claim a member's score is so unlikely with probability at most curve.tpr(likelihoods): a valid
-            # p-value of each canary by itself, and by the union bound of all of them.
-            p_value = float(min(1.0, tested * curve.tpr(likelihoods).min()))
-            if p_value > level:
-                continue
-            sentence = f"Canaries in {name} refute the claim"
-            if claim.has_noise:
-                # The smallest of a few shares of the noise whose curve these canaries refute as well.
-                for share in _SHARES_OF_NOISE:
-                    if tested * float(claim.curve(share).tpr(likelihoods).min()) <= level:
-                        sentence += f": at most {share:g} of the claimed noise is in effect there"
-                        break
-            findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
-        return findings
+        return chances
 
     # Checkpoints
 

@@ -330,7 +330,7 @@ class SecretSharer(Audit):
         The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
         users who could hold the most widespread canary, and by twice that if ``claim`` is about adding or removing a
         user, since a sharer takes part with or without the phrase, only with other examples. With coin flips, bound and
-        claim test hold however canaries influence one another (docs/simultaneous-bound.md, Theorem 5).
+        claim test hold however canaries influence one another (docs/proofs.md, Theorem 5).
 
         Args:
             claim: The claimed guarantee of one user; it does not apply to a phrase.

@@ -1,4 +1,4 @@
-"""Federated data: examples grouped by client, loaded from files or generated, under any partition. See docs/data.md.
+"""Federated data, grouped by client: loaded from files or generated, under any partition (docs/simulation.md).
 
 `load` reads columns (`loading`) or generates text, splits users into train, test and pool (`splitting`), turns texts
 into tokens (`text`), and regroups examples into clients. The result is `FederatedData`.
