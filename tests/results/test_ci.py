@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -62,13 +61,6 @@ def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
     assert remarks == ["", "", "not checked: limit does not apply to this unit"]
     assert "2 of 3 results were not checked." in judge(results).sentence
     assert "not checked" not in judge(results[:1]).sentence
-
-
-def test_what_was_not_checked_is_skipped_in_junit(tmp_path, run):
-    directory(tmp_path / "run", result(), result(view="final", claim=None))
-    assert run("check", str(tmp_path / "run"), "--junit", str(tmp_path / "out.xml"))[0] == 0
-    suite = ET.parse(tmp_path / "out.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("skipped")) == ("2", "1")
 
 
 # Annotations and the step summary
@@ -191,9 +183,8 @@ def test_the_action_passes_and_fails_as_the_gate_does(program):
     assert arguments[-1] == str(ROOT)
     assert all(Path(argument).exists() for argument in arguments[-2:])
     run = directory(program / "a run; $(touch hacked)", result(bound=6.0), result(view="final", bound=0.1))
-    passing = act(check, {"directory": str(run), "junit": str(program / "out.xml")})
+    passing = act(check, {"directory": str(run)})
     assert passing.returncode == 0, passing.stderr
-    assert (program / "out.xml").is_file()
     failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
     assert failing.returncode == 1, failing.stderr
     assert "::error title=one-shot%2C updates::ε ≥" in failing.stdout

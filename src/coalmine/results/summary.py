@@ -29,7 +29,7 @@ INSERTED = "inserted"
 
 def evidence_sentences(result: Result) -> str:
     """Return the verdict and what the scores show, without the findings of checks."""
-    evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
+    evidence = bound_sentence(result.decisive, result.ceiling, result.odds)
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif result.lacks_scores:
@@ -37,19 +37,14 @@ def evidence_sentences(result: Result) -> str:
     return f"{verdict_sentence(result)} {evidence}"
 
 
-def bound_sentence(
-    estimates: Sequence[Estimate], ceiling: float | None = None, odds: str = FLAGGING, *, quoted: Estimate | None = None
-) -> str:
+def bound_sentence(bound: Estimate | None, ceiling: float | None = None, odds: str = FLAGGING) -> str:
     """Describe the lower bound to quote, in odds, with what it assumes.
 
     Args:
-        estimates: All estimates of a result, recommended first.
+        bound: The bound, or None if there are only estimates.
         ceiling: Largest bound that this number of scores can show.
         odds: Sentence about e^ε with a place for ``{times}``.
-        quoted: The bound to quote instead of the first valid one.
     """
-    bounds = [e for e in estimates if e.valid]
-    bound = quoted or next(iter(bounds), None)
     if bound is None or bound.lower is None or bound.confidence is None:
         return "No lower bound is available, only estimates."
     confidence = f"{100 * bound.confidence:g}% confidence"
@@ -57,12 +52,6 @@ def bound_sentence(
         return f"There are too few scores to show anything at {confidence}. Use more canaries."
     text = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
     text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times(bound.lower, 'at least '))}."
-    largest = max(bounds, key=lambda e: e.epsilon, default=bound)
-    if bound.lower == 0 and largest.epsilon > 0:
-        text += (
-            f" {largest.method} gives {largest.epsilon:.3g}, but {bound.method} was fixed in advance: picking the "
-            "largest bound afterwards would inflate the error rate."
-        )
     if ceiling is not None and bound.method == "simultaneous":
         text += f" With this many scores the bound cannot exceed {ceiling:.3g}."
     return f"{text} Valid if {bound.assumes}."
@@ -101,18 +90,11 @@ def verdict_sentence(result: Result) -> str:
             if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
                 return weak  # where releases contain no canaries, neither more of them nor another view would help
             side, needed = result.side_names[0], test.canaries_needed
-            if needed is not None and side == INSERTED:
-                return f"{weak} About {needed:,} inserted canaries would detect {unnoticed} (80% power)."
-            if needed is not None:
-                # Where scores are not one per inserted canary, more of them come from more trials.
-                more = f"About {needed:,} scores ({side}), such as from more trials,"
-                return f"{weak} {more} would detect {unnoticed} (80% power)."
-            if side == INSERTED:
-                return (
-                    f"{weak} More canaries alone may not detect it: use a view that shows more, or a larger share of "
-                    "rounds."
-                )
-            return f"{weak} Use more scores, such as from more trials, or an attack that separates them better."
+            if needed is None:
+                return f"{weak} More canaries alone may not detect it: use a view that shows more, or more trials."
+            # Where scores are not one per inserted canary, more of them come from more trials.
+            more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
+            return f"{weak} About {needed:,} {more} would detect {unnoticed} (80% power)."
         case _:
             found = f"Not refuted: we found no evidence against {claimed}."
             return f"{found}{power_sentence(test)} This is not a proof of privacy."
