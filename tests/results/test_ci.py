@@ -79,12 +79,6 @@ def test_unchecked_results_get_one_warning():
     assert line.startswith("::warning title=not checked::1 of 2 results without a lower bound, or")
 
 
-def test_no_more_annotations_than_github_shows():
-    lines = annotation_lines(judge([refuted(view=f"every:{k}") for k in range(2, 32)]))
-    assert len(lines) == 10
-    assert lines[-1].startswith("::error title=more::21 more results")
-
-
 def test_nothing_from_a_file_starts_an_annotation_or_a_row():
     bug = Finding(check="fresh noise", sentence="100% of a\n::error::b\r, c", p_value=1e-9)
     nasty = result(view="x,y: 5%\n::error::z|<b>`", bound=6.0, findings=[bug])

@@ -15,8 +15,6 @@ from coalmine.results.tables import Table, inline_markdown
 # The environment variable with the path of the step summary.
 VARIABLE = "GITHUB_STEP_SUMMARY"
 
-_MOST = 10  # annotations of each kind that GitHub shows for a step
-
 
 def step_summary(gate: Gate, title: str) -> str:
     """Return the gate as Markdown: the outcome, a table of what matters, and why it failed.
@@ -45,7 +43,8 @@ def step_summary(gate: Gate, title: str) -> str:
 def annotation_lines(gate: Gate) -> list[str]:
     """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
 
-    A gate that was asked for a check that applies to nothing is an error, too.
+    A gate that was asked for a check that applies to nothing is an error, too. GitHub shows ten of each kind; the step
+    summary has all.
 
     Args:
         gate: The gate.
@@ -64,14 +63,10 @@ def annotation_lines(gate: Gate) -> list[str]:
     if unchecked:
         reason = "without a lower bound, or without a claim and a limit that applies"
         count = f"{len(unchecked)} of {len(gate.judgments)} results"
-        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked[:_MOST])}"))
+        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked)}"))
     warnings += [(judgment.result.name, judgment.verdict.value) for judgment in gate.doubtful]
     lines = []
     for command, messages in (("error", errors), ("warning", warnings)):
-        if len(messages) > _MOST:
-            # GitHub drops what is beyond its limit without a word, so the last annotation says how many those are.
-            left_out = f"{len(messages) - _MOST + 1} more results; the step summary has them"
-            messages[_MOST - 1 :] = [("more", left_out)]
         for title, text in messages:
             escaped = []
             for part in (title, text):

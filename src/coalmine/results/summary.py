@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from coalmine.results.finding import Check, Finding
@@ -129,33 +129,32 @@ def states_noise(claim: Claim) -> bool:
 # Findings
 
 
-def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
-    """Say what a check found, whether that refutes the claim, and in which views, if there are several."""
-    where = f"; views {listed(views)}" if len(views) > 1 else ""
-    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
+def finding_sentence(finding: Finding) -> str:
+    """Say what a check found, and whether that refutes the claim."""
+    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}): {finding}"
 
 
 def finding_sentences(results: Sequence[Result]) -> list[str]:
-    """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
+    """Return what the checks of several results found: each bug once."""
+    return list(map(finding_sentence, distinct_findings([result.findings for result in results])))
+
+
+def distinct_findings(by_result: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of several results, each bug once, as the first result that has it describes it.
 
     Two views of one training show the same bug with different p-values, and may state different shares of the noise
     after a colon.
     """
-    by_subject: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
-    for result in results:
-        seen: list[tuple[str, str]] = []
-        for finding in result.findings:
+    distinct, known = list[Finding](), set[tuple[str, str]]()
+    for findings in by_result:
+        subjects = set[tuple[str, str]]()
+        for finding in findings:
             subject = (finding.check, finding.sentence.partition(": ")[0].rstrip("."))
-            # Findings of the same result are never the same bug.
-            by_subject.setdefault((*subject, seen.count(subject)), []).append((finding, result.label))
-            seen.append(subject)
-    sentences = []
-    for same in by_subject.values():
-        finding, _ = min(same, key=lambda pair: pair[0].p_value)
-        # What was seen to happen in the training does not depend on the view.
-        views = list(dict.fromkeys(view for _, view in same)) if finding.p_value else []
-        sentences.append(finding_sentence(finding, views))
-    return sentences
+            subjects.add(subject)
+            if subject not in known:
+                distinct.append(finding)
+        known |= subjects  # only now: findings of the same result are never the same bug
+    return distinct
 
 
 # Numbers

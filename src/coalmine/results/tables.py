@@ -50,17 +50,8 @@ class Group:
 
     @property
     def bugs(self) -> list[Finding]:
-        """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
-        strongest: dict[str, list[Finding]] = {}
-        for result in self.results:
-            by_check: dict[str, list[Finding]] = {}
-            for finding in result.bugs:
-                by_check.setdefault(finding.check, []).append(finding)
-            for check, found in by_check.items():
-                best = strongest.setdefault(check, found)
-                if min(f.p_value for f in found) < min(f.p_value for f in best):
-                    strongest[check] = found
-        return [finding for found in strongest.values() for finding in found]
+        """The findings that refute the claim, each bug once."""
+        return summary.distinct_findings(result.bugs for result in self.results)
 
     @property
     def claims(self) -> list[float]:

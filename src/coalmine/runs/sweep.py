@@ -84,19 +84,17 @@ class Sweep:
 
     @property
     def sentence(self) -> str:
-        """How many claims were refuted, how many would be by chance, and why there is no best guess."""
+        """How many claims were refuted, and how many would be by chance."""
         tests = [(row.result, row.result.claim_test) for row in self.rows if row.result.claim_test is not None]
         runs = len({row.directory for row in self.rows})
-        few = any(row.result.lacks_scores for row in self.rows)
-        no_guess = " A dash under best guess: there are too few scores for one." if few else ""
         if not tests:
-            return f"{summary.plural(runs, 'run')} without a claim to test.{no_guess}"
+            return f"{summary.plural(runs, 'run')} without a claim to test."
         refuted = sum(result.refuted for result, _ in tests)
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
             f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
             f"its own false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were "
-            f"true.{no_guess}"
+            "true."
         )
 
     def plot(self) -> Any:
