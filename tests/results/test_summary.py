@@ -87,7 +87,7 @@ def test_the_verdict_follows_from_bound_estimate_and_claim():
 
 def test_a_result_read_back_is_the_same():
     shown = result(np.random.default_rng(3).normal(2, 1, 100), claim=4.0)
-    again = Result.from_dict(shown.to_dict(), scores=shown.scores)
+    again = Result.from_dict(shown.to_dict())
     assert again.to_dict() == shown.to_dict()
 
 
