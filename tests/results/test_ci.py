@@ -59,8 +59,8 @@ def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
     assert [judgment.checked for judgment in limited.judgments] == [True, True, False]
     remarks = [dict(zip(COLUMNS, row, strict=True))[""] for row in limited.rows()]
     assert remarks == ["", "", "not checked: limit does not apply to this unit"]
-    assert "2 of 3 results were not checked." in judge(results).sentence
-    assert "not checked" not in judge(results[:1]).sentence
+    assert "Not checked: 2 of 3 results." in judge(results).sentence
+    assert "Not checked" not in judge(results[:1]).sentence
 
 
 # Annotations and the step summary
