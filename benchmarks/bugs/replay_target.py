@@ -10,6 +10,7 @@ from cases import Answer, Case
 from loop_target import CLIPPING, LAYERS, Array, Clip, clipped
 
 import coalmine as cm
+from coalmine.checks import ReplayOptions
 
 CLIENTS, CLIP, NOISE, DIM = 9, 1.0, 2.0, 9_610
 TARGET = "replay"
@@ -109,7 +110,7 @@ def answer(options: dict[str, object], seed: int) -> Answer:
         cm.checks.Client({name: rng.normal(0, 0.02, shape) for name, shape in LAYERS.items()}, examples=20)
         for _ in range(CLIENTS)
     ]
-    server, settings = Server(rng, **options), cm.ReplayOptions(seed=seed)
+    server, settings = Server(rng, **options), ReplayOptions(seed=seed)
     result = cm.replay(server, clients, clip_norm=CLIP, noise_multiplier=NOISE, options=settings)
     if result.ok:
         return Answer()

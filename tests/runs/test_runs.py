@@ -135,7 +135,6 @@ def test_a_wrong_setting_of_the_second_model_is_reported_before_the_first_traini
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["canife.every=20"], r"\[canife\] every must be at most the number of rounds, 10, got 20"),
         (["training.data=nowhere.npz"], r"\[training\] there is no data set and no file .nowhere.npz"),
         (["training.model=nonesuch"], r"\[training\] there is no model 'nonesuch'"),
     ],
