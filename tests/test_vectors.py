@@ -95,12 +95,6 @@ def release_of(vector):
     return audit
 
 
-@pytest.mark.parametrize("give", [np.asarray, torch.from_numpy, lambda v: [v], lambda v: [torch.from_numpy(v)]])
-def test_complex_numbers_are_refused_instead_of_halved(give):
-    with pytest.raises(InputError, match="complex"):
-        release_of(give(numbers(5000, 1.0).astype(np.complex64)))
-
-
 def test_a_sparse_tensor_is_read_like_a_dense_one():
     vector = numbers(5000, 1.0) * (np.arange(5000) % 7 == 0)
     scores = [release_of(v).scores()[0] for v in (vector, torch.from_numpy(vector).to_sparse())]

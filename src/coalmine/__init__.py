@@ -63,6 +63,7 @@ def lazy_names(
         >>> round(getattr_("tau") / getattr_("pi"))
         2
     """
+    # Importing torch or SciPy takes seconds, and most users of one name need neither.
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def getattr_(name: str) -> Any:
@@ -107,11 +108,7 @@ __getattr__, __all__ = lazy_names(
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.stats": ("estimate",),
-        "coalmine.testing": (
-            "assert_locally_private",
-            "assert_private",
-            "assert_sensitivity",
-        ),
+        "coalmine.testing": ("assert_locally_private", "assert_private", "assert_sensitivity"),
     },
     ("checks", "claims", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),
 )

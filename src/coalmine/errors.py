@@ -45,21 +45,20 @@ class NotApplicableError(InputError):
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
     """Raise `InputError` unless ``value`` is an instance of ``kinds``; ``example`` says what is accepted."""
-    if not isinstance(value, kinds) or isinstance(value, type):
-        got = value.__name__ if isinstance(value, type) else type(value).__name__
-        raise InputError(f"{name} must be {example}, got {'the class ' if isinstance(value, type) else ''}{got}")
+    if not isinstance(value, kinds):
+        raise InputError(f"{name} must be {example}, got {type(value).__name__}")
 
 
 def check_number(name: str, value: SupportsFloat) -> float:
     """Return ``value`` as a float if it is a number other than NaN."""
-    if isinstance(value, str) or not hasattr(value, "__float__") or math.isnan(value.__float__()):
+    if not hasattr(value, "__float__") or math.isnan(value.__float__()):
         raise InputError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
 def check_nonnegative(name: str, value: float) -> float:
     """Return ``value`` as a float if it is at least 0; infinity is accepted."""
-    if isinstance(value, str) or not value >= 0:
+    if check_number(name, value) < 0:
         raise InputError(f"{name} must be at least 0, got {value}")
     return float(value)
 
@@ -73,29 +72,29 @@ def check_positive(name: str, value: float) -> float:
 
 def check_delta(delta: float) -> float:
     """Return ``delta`` as a float if it lies in [0, 1)."""
-    if isinstance(delta, str) or not 0 <= delta < 1:
+    if not 0 <= check_number("delta", delta) < 1:
         raise InputError(f"delta must be in [0, 1), got {delta}")
     return float(delta)
 
 
 def check_confidence(confidence: float) -> float:
     """Return ``confidence`` as a float if it lies in [0.5, 1)."""
-    if isinstance(confidence, str) or not 0.5 <= confidence < 1:
+    if not 0.5 <= check_number("confidence", confidence) < 1:
         raise InputError(f"confidence must be in [0.5, 1), got {confidence}")
     return float(confidence)
 
 
 def check_probability(name: str, value: float) -> float:
     """Return ``value`` as a float if it lies strictly between 0 and 1."""
-    if isinstance(value, str) or not 0 < value < 1:
+    if not 0 < check_number(name, value) < 1:
         raise InputError(f"{name} must be in (0, 1), got {value}")
     return float(value)
 
 
 def check_count(name: str, value: float, least: int = 1) -> int:
     """Return ``value`` as an int if it is a whole number of at least ``least``."""
-    whole = not isinstance(value, bool | str) and (isinstance(value, int) or (math.isfinite(value) and value % 1 == 0))
-    if not whole or value < least:
+    # Whole floats such as 1e3 are counts too. NaN and infinity leave a remainder of NaN.
+    if isinstance(value, bool | str) or value % 1 != 0 or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
     return int(value)
 
@@ -105,8 +104,10 @@ def did_you_mean(name: str, available: Iterable[str]) -> str:
     import difflib  # only needed once something is wrong
 
     names = list(available)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    return f"{f'Did you mean {chr(34)}{near[0]}{chr(34)}? ' if near else ''}Available: {', '.join(names)}."
+    hint = f"Available: {', '.join(names)}."
+    for near in difflib.get_close_matches(name.lower(), names, n=1):
+        hint = f'Did you mean "{near}"? {hint}'
+    return hint
 
 
 def parse_kind(text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: str) -> Parsed:

@@ -17,8 +17,7 @@ from coalmine.vectors import is_float
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
 
-_MOST_STRETCHES = 3  # that are named one by one
-_EXAMPLES = 3
+_EXAMPLES = 3  # tensors or coordinates that a sentence lists before it becomes hard to read
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,29 @@ class Layers:
         """
         if isinstance(spec, Layers):
             return spec
-        if hasattr(spec, "named_parameters"):
-            return cls({name: tuple(p.shape) for name, p in spec.named_parameters() if p.requires_grad})
-        if isinstance(spec, Mapping):
-            sized = {name: value for name, value in spec.items() if not _is_counter(value)}
-            return cls({str(name): _shape(str(name), value) for name, value in sized.items()})
         if isinstance(spec, list | tuple):
-            return cls({f"tensor {i}": _shape(f"tensor {i}", value) for i, value in enumerate(spec)})
-        raise InputError(
-            f"layers must be sizes by name such as {{'fc.weight': 640, 'fc.bias': 10}}, a list of sizes, a module or a "
-            f"state dict, got {type(spec).__name__}"
-        )
+            spec = {f"tensor {i}": getattr(size, "shape", size) for i, size in enumerate(spec)}
+        elif hasattr(spec, "named_parameters"):
+            spec = {name: value for name, value in spec.named_parameters() if value.requires_grad}
+        if not isinstance(spec, Mapping):
+            raise InputError(
+                f"layers must be sizes by name such as {{'fc.weight': 640, 'fc.bias': 10}}, a list of sizes, a module "
+                f"or a state dict, got {type(spec).__name__}"
+            )
+        shapes = {}
+        for name, value in spec.items():
+            # Entries of a state dict that are no parameters, such as BatchNorm's number of batches, are integers.
+            if hasattr(value, "shape") and not is_float(value):
+                continue
+            shape = getattr(value, "shape", value)
+            sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+            shapes[str(name)] = tuple(check_count(f"the size of {name}", size, least=0) for size in sizes)
+        return cls(shapes)
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the tensors that are not empty."""
+        # An empty tensor would start where the next one does, and take its name.
         return [name for name, shape in self.shapes.items() if math.prod(shape)]
 
     @cached_property
@@ -137,16 +144,13 @@ class Layers:
         firsts, lasts = places[np.r_[0, breaks + 1]], places[np.r_[breaks, places.size - 1]]
         if firsts.size == 1:
             return self.name_of_stretch(int(firsts[0]), int(lasts[0]), what)
+        # Noise is often forgotten for whole tensors, such as all biases: name these instead of their coordinates.
+        tensors = [self._spans.get(span, "") for span in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+        if len(tensors) <= _EXAMPLES and all(tensors):
+            return _listed(tensors), True
         tensor, start = self._around(int(places[0]), int(places[-1]))
-        if firsts.size <= _MOST_STRETCHES:
-            ends = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-            names = [self._called(first, last) for first, last in ends]
-            if all(names):
-                return _listed([name for name in names if name]), True
-            parts = [name or _interval(*end, start) for name, end in zip(names, ends, strict=True)]
-            return f"{what}s {_listed(parts)}{tensor}", True
         steps = np.diff(places)
-        if (steps == steps[0]).all():
+        if places.size > _EXAMPLES and (steps == steps[0]).all():
             nth = {2: "second", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
             return f"every {nth} {what}{tensor}, from {what} {places[0] - start:,} on,", False
         count = f"{places.size:,}" if among is None else f"{places.size:,} of {among.size:,}"
@@ -160,21 +164,23 @@ class Layers:
             >>> Layers.of({"weight": 40, "bias": 10}).name_of_stretch(0, 39)
             ('weight', False)
         """
-        name = self._called(first, last)
-        if name is not None:
-            return name, False
+        if (first, last) in self._spans:
+            return self._spans[first, last], False
         tensor, start = self._around(first, last)
-        return f"{what}{'s' if first < last else ''} {_interval(first, last, start)}{tensor}", first < last
+        if first == last:
+            return f"{what} {first - start:,}{tensor}", False
+        return f"{what}s {first - start:,}–{last - start:,}{tensor}", True
 
-    def _called(self, first: int, last: int) -> str | None:
-        """Return the name of the tensor from coordinate ``first`` to ``last``, if there is one."""
+    @cached_property
+    def _spans(self) -> dict[tuple[int, int], str]:
+        """The tensors by their first and last coordinate."""
         spans = zip(self.starts.tolist(), (self.ends - 1).tolist(), strict=True)
-        return next((name for name, span in zip(self.names, spans, strict=True) if span == (first, last)), None)
+        return dict(zip(spans, self.names, strict=True))
 
     def _around(self, first: int, last: int) -> tuple[str, int]:
         """Return " of" the tensor that has both coordinates, and its start; empty and 0 if none of several has."""
         index = int(np.searchsorted(self.ends, first, side="right"))
-        if len(self.names) < 2 or last >= self.ends[index]:
+        if len(self.names) < 2 or last >= self.ends[index]:  # the name of the only tensor says nothing
             return "", 0
         return f" of {self.names[index]}", int(self.starts[index])
 
@@ -189,20 +195,5 @@ class Layers:
         return self
 
 
-def _is_counter(value: Any) -> bool:
-    """Return whether an entry of a state dict holds no parameters, such as BatchNorm's number of batches."""
-    return hasattr(value, "dtype") and hasattr(value, "shape") and not is_float(value)
-
-
-def _interval(first: int, last: int, start: int) -> str:
-    return f"{first - start:,}" if first == last else f"{first - start:,}–{last - start:,}"
-
-
 def _listed(parts: Sequence[str]) -> str:
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _shape(name: str, value: Any) -> tuple[int, ...]:
-    shape = getattr(value, "shape", value)
-    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
-    return tuple(check_count(f"the size of {name}", size, least=0) for size in sizes)
+    return " and ".join([", ".join(parts[:-1]), parts[-1]])

@@ -7,7 +7,6 @@ NumPy arrays or torch tensors of any device and float type (`coalmine.vectors`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,8 +93,6 @@ class Release:
         check_count("round", self.round, least=0)
         if self.divisor is not None:
             check_positive("divisor", self.divisor)
-        if not self.rounding >= 0:
-            raise InputError(f"rounding must be at least 0, got {self.rounding}")
 
 
 @dataclass(frozen=True)
@@ -119,11 +116,10 @@ class View:
     def __post_init__(self) -> None:
         if self.every is not None:
             check_count("every", self.every)
-        for round in self.at:
-            check_count("a round of a view", round, least=0)
 
     def shows(self, round: int, rounds: int) -> bool:
         """Whether the view sees the release of round ``round`` of ``rounds``."""
+        # Counted from the first round's release, so that every=4 sees the model after 4, 8, ... rounds.
         regular = self.every is not None and (round + 1) % self.every == 0
         return regular or round == rounds - 1 or round in self.at
 
@@ -254,6 +250,7 @@ class Audit:
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record, before `plant`, the seats that the training sampled, if it samples by itself."""
+        # Canaries that miss a round contribute less than their null distribution or claim assumes.
         due = list(self.seats(round, trial))
         if sorted(seats) != due:
             raise InputError(
@@ -328,7 +325,7 @@ def check_audits(audits: Sequence[Audit], *, least: int = 0) -> None:
         raise InputError("at least one audit is needed, such as OneShot(...), got none")
     for audit in audits:
         check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.protocol.Audit")
-        check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+    # Equal canaries would count twice in the sum, beyond the clip norm that either audit assumes.
     inserted = [audit.plants_as for audit in audits if audit.plants_as is not None]
     if len(set(inserted)) < len(inserted):
         raise InputError(
@@ -346,20 +343,16 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
     Raises:
         InputError: If it is not.
     """
-    check_kind("a contribution", contribution, Contribution, "a Contribution or None")
-    total, clients = flat(contribution.total), contribution.clients
+    total = flat(contribution.total)
     if tuple(total.shape) != (dim,):
         raise InputError(
             f"an audit contributed shape {tuple(total.shape)} in round {round}, but the model has shape ({dim},)"
         )
-    if not (clients >= 0 and math.isfinite(clients)):
-        raise InputError(f"a contribution must count as 0 or more clients, got {clients} in round {round}")
-    length = norm(total)
-    if not math.isfinite(length):
-        raise InputError(f"an audit contributed NaN or infinity in round {round}")
-    updates = clients if contribution.updates is None else contribution.updates
+    updates = contribution.clients if contribution.updates is None else contribution.updates
     bound = clip_norm * max(1.0, updates)
-    if length > bound * (1 + 1e-5):
+    length = norm(total)
+    # Each update was rounded to float32; a sum with NaN is within no bound.
+    if not length <= bound * (1 + 1e-5):
         raise InputError(
             f"an audit contributed a sum of norm {length:.6g} in round {round}, but {updates:g} clients can reach only "
             f"{bound:.6g}"

@@ -9,20 +9,19 @@ scores, is refused.
 from __future__ import annotations
 
 import functools
-import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from coalmine.arrays import Bools, Floats
-from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.errors import InputError, check_count, check_positive, check_probability
 from coalmine.layers import LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import summary
-from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, simultaneous
+from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
 
@@ -260,7 +259,6 @@ def assert_locally_private(
     dim: int = 100,
     norm: float = 1.0,
     trials: int = 2000,
-    stop_when_refuted: bool = False,
     false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
@@ -280,9 +278,6 @@ def assert_locally_private(
         dim: Number of coordinates.
         norm: Norm of the gradients. To test a mechanism that clips, pass more than its clip norm.
         trials: Number of trials.
-        stop_when_refuted: Whether to stop as soon as the claim is refuted, for slow mechanisms. The claim is then
-            judged by `coalmine.stats.SequentialBound`, which allows that and reports that depend on earlier ones. Only
-            the first trials are made then, and the claim is ``epsilon`` and ``delta``.
         false_alarm_rate: Largest probability that a correct mechanism fails.
         seed: Seed of coins and gradients.
 
@@ -305,9 +300,9 @@ def assert_locally_private(
     from coalmine.simulation.mechanisms.local import OwnMechanism
 
     # Replacing a gradient by its opposite moves it by twice its norm.
-    halved = None if noise_multiplier is None else check_number("noise_multiplier", noise_multiplier) / 2
+    halved = None if noise_multiplier is None else noise_multiplier / 2
     stated, limit = _claim(epsilon, delta, halved, false_alarm_rate)
-    confidence = 1 - false_alarm_rate
+    confidence = 1 - false_alarm_rate / 2  # each of two games has its share of the rate
     rng = np.random.default_rng(check_count("seed", seed, least=0))
     sent = rng.random(check_count("trials", trials, least=2)) < 0.5
 
@@ -320,18 +315,10 @@ def assert_locally_private(
     def randomized(gradient: Vector) -> Floats:
         return np.asarray(randomizer.randomize(gradient, rng)[0], dtype=np.float64)
 
-    perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    if stop_when_refuted:
-        most = _until_refuted(perfect, sent, claim=limit, delta=delta, confidence=confidence).lower(confidence)
-        _check_can_fail(most, limit, f"{trials:,} trials")
-        scores = (float(randomized(gradient if first else -gradient) @ gradient) for first in sent)
-        sequential = _until_refuted(scores, sent, claim=limit, delta=delta, confidence=confidence)
-        how = f"{sequential.trials:,} trials in {dim:,} dimensions, seed {seed}"
-        return _judged(sequential.estimate(confidence), limit, false_alarm_rate, how)
-    confidence = 1 - (1 - confidence) / 2  # each of two games has its share of the rate
     if halved is None:  # a curve takes far fewer trials
+        perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
         most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
         _check_can_fail(most, limit, f"{trials:,} trials")
     bounds = []
@@ -385,32 +372,18 @@ def _played(randomize: Callable[[Vector], Floats], gradient: Vector, sent: Bools
     return reports, scores
 
 
-def _until_refuted(
-    scores: Iterable[float], sent: Bools, *, claim: float, delta: float, confidence: float
-) -> SequentialBound:
-    """Return the bound when it first exceeds the claim, or after all trials."""
-    bound = SequentialBound(delta=delta, claim=claim)
-    for score, first in zip(scores, sent, strict=True):
-        bound.update(bool(first), score)
-        if bound.refuted(confidence):
-            break
-    return bound
-
-
 def _claim(
     epsilon: float | None, delta: float, noise_multiplier: float | None, false_alarm_rate: float
 ) -> tuple[Claim, float]:
     """Return the claim of one call, and its ε at δ, if all numbers are in range and do not contradict each other."""
     from coalmine.claims import Claim
 
-    if not 0 < check_number("false_alarm_rate", false_alarm_rate) <= 0.5:
-        raise InputError(f"false_alarm_rate must be in (0, 0.5], got {false_alarm_rate}")
-    if epsilon is not None and not 0 <= check_number("epsilon", epsilon) < math.inf:
-        raise InputError(f"epsilon must be a number of at least 0, got {epsilon}")
+    check_probability("false_alarm_rate", false_alarm_rate)
     if noise_multiplier is None:
         return Claim(epsilon=epsilon, delta=delta), float(epsilon or 0.0)
     check_positive("noise_multiplier", noise_multiplier)
     gaussian = float(epsilon_gdp(1 / noise_multiplier, delta))
+    # A user's ε is often rounded, so it may be a little less than that of its noise.
     if epsilon is not None and epsilon < gaussian * (1 - 1e-3):
         raise InputError(
             f"a noise multiplier of {noise_multiplier:g} gives ε = {gaussian:.4g} at δ = {delta:g}, more than the "

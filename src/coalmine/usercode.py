@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
 from coalmine.errors import InputError
 
@@ -35,33 +34,27 @@ def load_function(name: str, what: str = "function") -> Callable[..., object]:
     path, _, function = name.rpartition(":")
     if not path.endswith(".py") or not function:
         raise InputError(f"a custom {what} must be given as path.py:function, got {name!r}")
-    loaded = getattr(_run(Path(path)), function, None)
-    if loaded is None:
-        raise InputError(f"{path} has no function {function!r}")
-    if not callable(loaded):
-        raise InputError(f"{function!r} in {path} is not a function but {describe_type(loaded)}")
-    return loaded  # type: ignore[no-any-return]
-
-
-def _run(path: Path) -> Any:
-    """Import the file as a module and return it."""
-    if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}")
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there is no file {path!r}")
     # Registered in sys.modules like any import, so that classes defined in the file can be pickled. The hash keeps
     # two files of the same name apart.
-    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}_{digest}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{str(path)!r} cannot be read as Python")
+    digest = hashlib.blake2b(str(file.resolve()).encode(), digest_size=6).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{file.stem}_{digest}", file)
+    assert spec is not None  # since the file ends in .py
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
-        with errors_of(f"{str(path)!r} fails when it is run"):
+        with errors_of(f"{path!r} fails when it is run"):
             spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[spec.name]
+        del sys.modules[spec.name]  # half of a module must not serve a second attempt
         raise
-    return module
+    loaded = getattr(module, function, None)
+    if not callable(loaded):
+        raise InputError(f"{path} has no function {function!r}")
+    return loaded  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -96,7 +89,7 @@ def blamed(error: BaseException, frame: FrameType | None = None) -> str:
         frame: Where the process was, for an exception that has not been raised yet.
     """
     while frame is not None:
-        if _is_users(frame):
+        if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
             return f"{frame.f_code.co_filename}, line {frame.f_lineno}, was still running"
         frame = frame.f_back
     return describe_error(error) if _place(error) else ""
@@ -112,20 +105,12 @@ def describe_error(error: BaseException) -> str:
     return f"{text} ({place})" if place and place not in text else text
 
 
-def describe_type(value: object) -> str:
-    """Return the type of a value in words, for use inside an error message."""
-    return f"something of type {type(value).__name__}"
-
-
 def _place(error: BaseException) -> str:
     """Return file and line of the last frame of an exception that is in a user's file."""
     place, step = "", error.__traceback__
-    while isinstance(step, TracebackType):
-        if _is_users(step.tb_frame):
+    while step is not None:
+        # Later frames are those of libraries that the file calls: the user can only change their own line.
+        if str(step.tb_frame.f_globals.get("__name__", "")).startswith(_PREFIX):
             place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
         step = step.tb_next
     return place
-
-
-def _is_users(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(_PREFIX)

@@ -39,13 +39,9 @@ def is_tensor(value: object) -> bool:
     """Return whether a value is a torch tensor."""
     if isinstance(value, np.ndarray):
         return False
+    # Without torch in memory nothing can be a tensor, so the question never costs its import.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_list(value: object) -> bool:
-    """Return whether a value is a list or tuple."""
-    return isinstance(value, list | tuple)
 
 
 def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
@@ -60,7 +56,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
             its other tensors; any other is read in its own order.
 
     Raises:
-        InputError: If a vector or tensor is None, complex, or spread over several processes.
+        InputError: If a vector or tensor is None, or spread over several processes.
 
     Example:
         >>> flat([np.zeros((2, 2)), np.ones(3)])
@@ -68,13 +64,15 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
         array([0., 0., 1.], dtype=float32)
     """
-    if values is None or (is_list(values) and any(value is None for value in values)):
+    if values is None or (isinstance(values, list | tuple) and any(value is None for value in values)):
+        # NumPy would read None as NaN; it is what `.grad` holds for a parameter that a loss does not use.
         raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
     pieces = tensors_of(values, names)
     if pieces is None:
         whole: Vector = _single(values)
         return whole
     sizes = [int(np.prod(piece.shape)) for piece in pieces]
+    # Copied piece by piece into one vector: a second copy of a large model may not fit.
     vector = empty(sum(sizes), device_of(_single(pieces[0])) if pieces else None)
     for piece, stop, size in zip(pieces, np.cumsum(sizes).tolist(), sizes, strict=True):
         vector[stop - size : stop] = like(_single(piece).reshape(-1), vector)
@@ -89,7 +87,7 @@ def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None
     if isinstance(values, Mapping):
         by_name = names and all(name in values for name in names)
         return [values[name] for name in names] if by_name else [v for v in values.values() if is_float(v)]
-    if is_list(values) and values and hasattr(values[0], "shape"):
+    if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
         return list(values)
     return None
 
@@ -102,16 +100,12 @@ def is_float(value: Any) -> bool:
 
 def _single(values: Any) -> Any:
     """Return one array or tensor as float32, as NumPy if it is on the CPU."""
-    if "complex" in str(getattr(values, "dtype", "")):
-        raise InputError(
-            "a vector must hold real numbers, got complex ones: give their real and imaginary parts one after the other"
-        )
     if not is_tensor(values):
         try:
             return np.asarray(values, dtype=np.float32)
         except (TypeError, ValueError):
             raise InputError(f"a vector must be an array, a tensor, or a list of them, got {values!r:.60}") from None
-    if hasattr(values, "full_tensor"):
+    if hasattr(values, "full_tensor"):  # a DTensor, of which this process holds a part only
         raise InputError(
             f"a {type(values).__name__} is spread over several processes: give value.full_tensor(), in all processes"
         )
@@ -170,7 +164,7 @@ def dot(one: Vector, other: Vector) -> float:
     if is_tensor(one):
         return float(_block_sums(one * other).sum())
     whole = len(one) - len(one) % _BLOCK
-    if not whole:
+    if not whole:  # short enough for float64 throughout
         return float(np.einsum("i,i->", one, other, dtype=np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         blocks = np.vecdot(one[:whole].reshape(-1, _BLOCK), other[:whole].reshape(-1, _BLOCK))
@@ -208,6 +202,7 @@ def energies(vector: Vector, edges: Ints) -> Floats:
 def largest_sizes(vector: Vector, edges: Ints) -> Floats:
     """Return the largest absolute number of each part of a vector; parts start at ``edges``."""
     if not is_tensor(vector):
+        # Two passes without a copy are faster than one over an array of absolute values.
         sizes = np.maximum(np.maximum.reduceat(vector, edges), -np.minimum.reduceat(vector, edges))
         return sizes.astype(np.float64)
     stops = [*edges[1:].tolist(), len(vector)]
@@ -374,6 +369,7 @@ class VectorKind:
     def give(self, vector: Vector) -> AnyVector:
         """Return an internal vector as one of this kind, without a copy if device and type are the same."""
         if self.device is None:
+            # An audit made for a number of parameters does not know whether the loop uses NumPy or torch.
             return vector.view(AddsToTensors)
         tensor: Any = vector if is_tensor(vector) else sys.modules["torch"].from_numpy(vector)
         return tensor.to(device=self.device, dtype=self.dtype)
@@ -392,27 +388,18 @@ class AddsToTensors(np.ndarray):
         """Call a function of torch with a tensor in place of each of these arrays."""
         torch, named = sys.modules["torch"], kwargs or {}
         # Functions such as torch.stack take a list of tensors.
-        operands = [value for group in (*args, *named.values()) for value in (group if is_list(group) else [group])]
-        tensor = next((value for value in operands if is_tensor(value)), None)
         kind = VectorKind(torch.device("cpu"), torch.float32)
-        if tensor is not None:  # in an integer type, most numbers of a canary would become 0
-            kind = VectorKind(tensor.device, tensor.dtype if is_float(tensor) else torch.float32)
+        for group in (*args, *named.values()):
+            for value in group if isinstance(group, list | tuple) else [group]:
+                if is_tensor(value):  # in an integer type, most numbers of a canary would become 0
+                    kind = VectorKind(value.device, value.dtype if is_float(value) else torch.float32)
 
         def as_tensor(value: Any) -> Any:
-            if is_list(value):
+            if isinstance(value, list | tuple):
                 return [as_tensor(each) for each in value]
             return kind.give(np.asarray(value)) if isinstance(value, cls) else value
 
-        try:
-            return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
-        except RuntimeError as error:
-            canary = next(value for value in operands if isinstance(value, cls))
-            if tensor is None or tensor.numel() == canary.size:
-                raise
-            raise InputError(
-                f"canaries of {canary.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, "
-                f"or the number of its trainable parameters ({error})"
-            ) from None
+        return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
 
     def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
         """Return an ordinary array, or a number for an array without dimensions."""

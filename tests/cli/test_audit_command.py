@@ -100,6 +100,7 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
         (["--set", "data=nowhere"], "nowhere"),
         (["--set", "rounds=0"], "rounds"),
         (["--set", "device=gpu"], "'gpu'"),
+        (["--set", "device=meta"], "'meta'"),
         (["--set", "device=mtia"], "'mtia'"),
         (["--set", "device=cpu:x"], "cpu:x"),
     ],

@@ -96,17 +96,11 @@ def test_nothing_is_overwritten(run, tmp_path):
     assert file.read_text() == "mine"
 
 
-def test_without_a_terminal_the_case_must_be_given(run, tmp_path):
-    code, _, err = run("init", str(tmp_path / "audit.toml"))
-    assert (code, "--preset digits, text, images, local, all" in err) == (2, True)
-
-
-def test_a_terminal_is_asked_for_the_case(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    for answer, code in (("local", 0), ("locl", 2)):
-        monkeypatch.setattr("typer.prompt", lambda question, default, answer=answer: answer)
-        assert run("init", str(tmp_path / f"{answer}.toml"))[0] == code
-    assert list(run_from_text((tmp_path / "local.toml").read_text(), "written").methods) == ["ldp"]
+@pytest.mark.parametrize("options", [(), ("--preset", "digits", "--method", "ldp")])
+def test_either_a_case_or_methods_must_be_given(run, tmp_path, options):
+    code, _, err = run("init", str(tmp_path / "audit.toml"), *options)
+    assert code == 2
+    assert all(word in err for word in ("--method", "--preset", "digits", "local"))
 
 
 def test_the_committed_reference_is_what_the_settings_say():

@@ -19,7 +19,6 @@ from coalmine.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from coalmine.methods.method import Method
     from coalmine.results.result import MethodResults
-    from coalmine.runs.settings import RunSettings
 
 _HELP = "Run one method: insert canaries, look at what an adversary sees, report evidence about ε."
 
@@ -35,7 +34,7 @@ class MethodGroup(TyperGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a method, or fail with the nearest name."""
-        from coalmine.methods import registry
+        from coalmine.methods import registry  # made on demand, so that other commands import no method
 
         names = self.list_commands(ctx)
         if cmd_name not in names:
@@ -53,14 +52,28 @@ def _group() -> None:
 
 def _command(method: type[Method]) -> click.Command:
     """Return the command of a method: its own options, and those that all methods share."""
-    reference = f" ({method.reference})" if method.reference else ""
-    options = [*_own_options(method)]
-    path = click.Path(path_type=Path)
-    seconds = click.FloatRange(min=0, min_open=True)
+    assert method.settings_type is not None
+    options: list[click.Parameter] = []
+    for name in method.options:
+        field = method.settings_type.model_fields[name]
+        kind = str(field.annotation)
+        several = "tuple" in kind
+        text = f"{field.description}{'; repeatable' if several else ''}"
+        if field.default is not None:
+            text += f" [default: {console.default_text(field.default)}]"
+        # No default of its own: an option that was not typed must leave the setting to --set.
+        more: dict[str, Any] = {"is_flag": True, "default": None}
+        if field.annotation is not bool:
+            metavar = "NUMBER" if "float" in kind else "INTEGER" if "int" in kind else "TEXT"
+            more = {"multiple": several, "metavar": metavar}
+        # In the help, brackets would be markup.
+        options.append(TyperOption(param_decls=[f"--{name.replace('_', '-')}", name], help=escape(text), **more))
 
     def option(declaration: str, name: str, text: str, **more: Any) -> None:
         options.append(TyperOption(param_decls=[declaration, name], help=text, **more))
 
+    path = click.Path(path_type=Path)
+    seconds = click.FloatRange(min=0, min_open=True)
     option("--set", "settings", "A setting as key=value. Repeatable. --settings lists them.", multiple=True)
     if method.training_type is not None:
         text = "Also train without canaries, to see what they cost in accuracy."
@@ -71,6 +84,7 @@ def _command(method: type[Method]) -> click.Command:
     option("--timeout", "timeout", "Stop after so many seconds.", type=seconds, metavar="SECONDS")
     option("--quiet", "quiet", "Hide progress.", is_flag=True)
     option("--json", "as_json", "Print the result as JSON and nothing else.", is_flag=True)
+    reference = f" ({method.reference})" if method.reference else ""
     return TyperCommand(
         method.name,
         callback=lambda **values: _audit(method, values),
@@ -81,41 +95,43 @@ def _command(method: type[Method]) -> click.Command:
     )
 
 
-def _own_options(method: type[Method]) -> list[click.Parameter]:
-    """Return an option for each setting that the method wants as one."""
-    assert method.settings_type is not None
-    options: list[click.Parameter] = []
-    for name in method.options:
-        field = method.settings_type.model_fields[name]
-        kind = str(field.annotation)
-        several = "tuple" in kind
-        text = f"{field.description}{'; repeatable' if several else ''}"
-        if field.default is not None:
-            text += f" [default: {console.default_text(field.default)}]"
-        more: dict[str, Any] = {"is_flag": True, "default": None}
-        if field.annotation is not bool:
-            metavar = "NUMBER" if "float" in kind else "INTEGER" if "int" in kind else "TEXT"
-            more = {"multiple": several, "metavar": metavar}
-        # In the help, brackets would be markup.
-        options.append(TyperOption(param_decls=[f"--{name.replace('_', '-')}", name], help=escape(text), **more))
-    return options
-
-
 def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     """Run one method and show its results."""
     assert method.settings_type is not None
     tables = [method.settings_type] if method.training_type is None else [method.training_type, method.settings_type]
     if values["list_settings"]:
-        console.print_settings(*reversed(tables))
-        return
-    settings = _run_settings(method, tables, values)
-    out, as_json, max_epsilon = values["out"], values["as_json"], values["max_epsilon"]
+        from coalmine.results.tables import Table
 
+        rows = []
+        for table in reversed(tables):  # the method's own settings first
+            for name, field, default in table().walk():
+                rows.append([name, console.default_text(default), field.description or ""])
+        console.print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
+        return
+    from coalmine.config import settings_from_mapping
+    from coalmine.config.settings import texts_to_mapping
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
+    from coalmine.runs.settings import TRAINING, RunOptions, RunSettings
 
+    content = texts_to_mapping(values["settings"])
+    for name in method.options:
+        value = values[name]
+        if value is None or value == ():
+            continue
+        if name in content:  # neither of them obviously counts
+            raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
+        content[name] = list(value) if isinstance(value, tuple) else value
+    *training, method_settings = settings_from_mapping(content, *tables)
+    settings = RunSettings(
+        run=RunOptions(baseline=bool(values.get("baseline"))),
+        trainings={TRAINING: training[0]} if training else {},
+        methods={method.name: method_settings},
+    )
+    out, as_json, max_epsilon = values["out"], values["as_json"], values["max_epsilon"]
+    # Only a directory with run.json has something that `resume` could continue.
     resume = continued_by(f"continue with `coalmine resume {out}`", kept=out and out / "run.json")
-    with time_limit(values["timeout"], out), resume, console.bars(quiet=values["quiet"] or as_json):
+    with time_limit(values["timeout"]), resume, console.bars(quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
@@ -130,29 +146,8 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
             console.print_sentence(gate.sentence)
     if out is not None and found.results:
         draw(out, as_json)
+    # Last, so that a failed gate leaves a complete directory and report.
     console.exit_if_failed(gate)
-
-
-def _run_settings(method: type[Method], tables: list[Any], values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings of a run of this method alone."""
-    from coalmine.config import settings_from_mapping
-    from coalmine.config.settings import texts_to_mapping
-    from coalmine.runs.settings import TRAINING, RunOptions, RunSettings
-
-    content = texts_to_mapping(values["settings"])
-    for name in method.options:
-        value = values[name]
-        if value is None or value == ():
-            continue
-        if name in content:
-            raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
-        content[name] = list(value) if isinstance(value, tuple) else value
-    *training, method_settings = settings_from_mapping(content, *tables)
-    return RunSettings(
-        run=RunOptions(baseline=bool(values.get("baseline"))),
-        trainings={TRAINING: training[0]} if training else {},
-        methods={method.name: method_settings},
-    )
 
 
 def print_method(method: type[Method], found: MethodResults) -> None:
@@ -177,6 +172,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
             stated = f"ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
             console.print_sentence(f"Claim: {stated} for {result.unit.name} ({terms}).")
     console.print_warnings(warning for result in found.results for warning in result.warnings)
+    # Every result of a method comes from the same training, so its quality and time are printed once.
     if not found.results or not found.results[0].training:
         return
     metrics = found.results[0].metrics

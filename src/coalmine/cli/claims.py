@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 
 def account(
     noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Noise multiplier: standard deviation of a round's noise over the clip norm.", show_default=False
-        ),
+        float | None, typer.Option(help="Noise multiplier: standard deviation of a round's noise over the clip norm.")
     ] = None,
     sampling: Annotated[
-        str,
-        typer.Option(help="poisson:Q (or poisson:A/B), fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES, …"),
+        str, typer.Option(help="poisson:Q (or poisson:A/B), fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES, …")
     ] = "every-round",
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     delta: Delta = 1e-5,
@@ -53,9 +49,10 @@ def account(
                 claim = Claim(noise_multiplier=noise, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
                 _ = claim.epsilon  # raises if the accountant cannot compute it
                 claims.append(claim)
-            except InputError as error:  # this accountant does not support the sampling
+            except InputError as error:
+                # No accountant supports every sampling, so one that does not is left out of the table.
                 errors.append(error)
-    if not claims:
+    if not claims:  # they all fail for the same reason, such as a number out of range
         raise errors[0]
     summary = _summary(claims, epsilon)
     if as_json:
@@ -73,6 +70,7 @@ def account(
 
 def _summary(claims: Sequence[Claim], target: float | None) -> str:
     """Describe the best guarantee; ``target`` is the ε that a noise was computed for."""
+    # Every accountant gives a valid bound, so the smallest ε, or the least noise for a target, may be quoted.
     best = min(claims, key=lambda claim: claim.epsilon if target is None else claim.noise_multiplier or 0.0)
     if best.epsilon == math.inf:
         return "There is no guarantee: ε is infinite."
@@ -84,6 +82,7 @@ def _summary(claims: Sequence[Claim], target: float | None) -> str:
             f"ε is at most {best.epsilon:.4g} at {terms}, even for an adversary who sees every round. Every row is a "
             "valid upper bound; quote the smallest."
         )
+    # Easily missed, and it halves the noise multiplier that the same σ stands for.
     if best.adjacency == "replace-one":
         text += (
             " Replacing a client moves a sum of clipped updates by up to twice the clip norm, so here the noise "
@@ -94,24 +93,14 @@ def _summary(claims: Sequence[Claim], target: float | None) -> str:
 
 def plan(
     noise_multiplier: Annotated[
-        float,
-        typer.Option(
-            help="Claimed noise multiplier: standard deviation of a round's noise over the clip norm.",
-            show_default=False,
-        ),
+        float, typer.Option(help="Claimed noise multiplier: standard deviation of a round's noise over the clip norm.")
     ],
     sampling: Annotated[
-        str,
-        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epochs:N, …"),
+        str, typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epochs:N, …")
     ] = "every-round",
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
-    clients: Annotated[
-        float | None,
-        typer.Option(help="Expected clients per round, for what canaries cost.", show_default=False),
-    ] = None,
-    dim: Annotated[
-        int | None, typer.Option(help="Number of parameters, for the noise that canaries add.", show_default=False)
-    ] = None,
+    clients: Annotated[float | None, typer.Option(help="Expected clients per round, for what canaries cost.")] = None,
+    dim: Annotated[int | None, typer.Option(help="Number of parameters, for the noise that canaries add.")] = None,
     view: Annotated[str, typer.Option(help="What the adversary sees, such as updates or final-change.")] = "updates",
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,

@@ -18,25 +18,20 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
-import click
 import typer
 
 from coalmine import progress
 from coalmine.errors import CanaryWarning, DataWarning
 
 if TYPE_CHECKING:
-    from coalmine.config.settings import Settings
     from coalmine.results.gate import Gate
     from coalmine.results.tables import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
-Timeout = Annotated[
-    float | None,
-    typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.", show_default=False),
-]
+Timeout = Annotated[float | None, typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.")]
 Tracker = Literal["mlflow", "tensorboard", "wandb"]
-Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(help="A run directory.")]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
 
@@ -51,7 +46,7 @@ def printable(text: str) -> str:
         >>> printable("a\\x1b[31m.csv")
         'a\\\\x1b[31m.csv'
     """
-    if text.isascii() and text.isprintable():
+    if text.isascii() and text.isprintable():  # nearly always
         return text
     shown = []
     for character in text:
@@ -72,14 +67,6 @@ def complain(sentence: object) -> None:
     print(f"coalmine: {printable(line)}", file=sys.stderr, flush=True)
 
 
-def show_usage_error(error: click.ClickException) -> None:
-    """Print what is wrong with the arguments, and how the command is used."""
-    from typer.rich_utils import rich_format_error
-
-    error.message = printable(error.message)  # type: ignore[misc]
-    rich_format_error(error)
-
-
 def prepare() -> None:
     """Make the standard streams survive characters that they cannot encode, and print warnings as sentences."""
     for stream in (sys.stdout, sys.stderr):
@@ -95,6 +82,7 @@ def prepare() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        # Our own warnings are about the user's data; those of libraries keep the place in the code.
         if not issubclass(category, CanaryWarning | DataWarning):
             sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
         elif str(message) not in printed:
@@ -149,6 +137,7 @@ def print_table(table: Table) -> None:
 
     drawn = RichTable(title=escape(printable(table.title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
+        # The first column names the row, even where all names are numbers.
         numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in table.rows)
         drawn.add_column(escape(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
@@ -157,17 +146,6 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console = Console(width=240)  # a pipe has no width to wrap to
     console.print(drawn)
-
-
-def print_settings(*groups: type[Settings]) -> None:
-    """Print all settings with their defaults and meanings."""
-    from coalmine.results.tables import Table
-
-    rows = []
-    for group in groups:
-        for name, field, default in group().walk():
-            rows.append([name, default_text(default), field.description or ""])
-    print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 
 
 def default_text(value: object) -> str:

@@ -50,7 +50,10 @@ def exit_code(command: Callable[[], object], arguments: Sequence[str], *, debug:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        console.show_usage_error(error)
+        from typer.rich_utils import rich_format_error
+
+        error.message = console.printable(error.message)  # type: ignore[misc]
+        rich_format_error(error)  # what is wrong with the arguments, and how the command is used
         return error.exit_code
     except BaseException as error:
         if isinstance(error, BrokenPipeError | SystemExit) and not blamed(error):  # rich leaves by SystemExit
@@ -67,13 +70,14 @@ def exit_code(command: Callable[[], object], arguments: Sequence[str], *, debug:
 
 def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """Return the exit code and the sentence for an exception."""
+    notes = getattr(error, "__notes__", [])  # how to continue, by `continued_by`
     if isinstance(error, InputError | TimeIsUp):
-        return BAD_INPUT, str(error)
-    notes = getattr(error, "__notes__", [])
+        return BAD_INPUT, "; ".join([str(error), *notes])
     if isinstance(error, Terminated):
         return TERMINATED, "; ".join([str(error), *notes])
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return INTERRUPTED, "; ".join(["stopped", *notes])
+    # Whatever a user's file raises is theirs to mend; only the rest is a bug of ours.
     if sentence := blamed(error):
         return BAD_INPUT, f"your code failed: {sentence}"
     reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -94,7 +98,7 @@ def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 @contextmanager
-def time_limit(seconds: float | None, directory: Path | None = None) -> Iterator[None]:
+def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise `TimeIsUp` in the main thread after so many seconds, wherever it is; None means no limit."""
     if seconds is None:
         yield
@@ -107,13 +111,12 @@ def time_limit(seconds: float | None, directory: Path | None = None) -> Iterator
         nonlocal alarms
         alarms += 1
         sentence = f"{blamed(TimeIsUp(), frame) or 'not finished'} after {seconds:g} seconds (--timeout)"
-        if directory is not None:
-            sentence += f"; continue with `coalmine resume {directory}`"
         if alarms > _GRACE:  # the user's code catches everything
             console.complain(sentence)
             os._exit(BAD_INPUT)
         raise TimeIsUp(sentence)
 
+    # Once a second from then on, for code that swallows the first exception.
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
@@ -125,10 +128,10 @@ def time_limit(seconds: float | None, directory: Path | None = None) -> Iterator
 
 @contextmanager
 def continued_by(command: str, *, kept: Path | None) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM say how to continue, if the file that marks finished work is ``kept``."""
+    """Let Ctrl-C, SIGTERM and the time limit say how to continue, if the file that marks finished work is ``kept``."""
     try:
         yield
-    except KeyboardInterrupt as stop:  # Terminated is one
-        if kept is not None and kept.exists() and not isinstance(stop, TimeIsUp):
+    except KeyboardInterrupt as stop:  # Terminated and TimeIsUp are such
+        if kept is not None and kept.exists():
             stop.add_note(command)
         raise

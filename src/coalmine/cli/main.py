@@ -39,13 +39,14 @@ class _Commands(TyperGroup):
             return self.commands[cmd_name]
         for entry in metadata.entry_points(group=COMMANDS, name=cmd_name):
             loaded = entry.load()
+            # A plain function becomes an app of one command, which typer treats as the command itself.
             if not isinstance(loaded, typer.Typer):
                 function, loaded = loaded, typer.Typer(add_completion=False)
                 loaded.command()(function)
             command = typer.main.get_command(loaded)
             command.name = cmd_name
             return command
-        if cmd_name == "reproduce":
+        if cmd_name == "reproduce":  # the docs mention it, and the wheel does not contain it
             raise InputError(
                 "the reproductions of the papers are a package of their own: install it with "
                 "`pip install ./reproductions` in a checkout of coalmine's repository"
@@ -79,9 +80,9 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     claims.account,
     claims.plan,
 )
+# In the order of the help: from the first try to the single calculation.
 for command in _COMMANDS:
     app.command()(command)
-app.command("version", hidden=True)(lambda: _version(show=True))  # some try it before --version
 app.add_typer(audit.app, name="audit")
 
 
@@ -129,7 +130,3 @@ def root(
     ] = False,
 ) -> None:
     """Audit the privacy of federated learning: test a claimed ε against evidence."""
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,14 +11,12 @@ import typer
 from coalmine.cli import console
 from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
 from coalmine.cli.exits import continued_by, time_limit
-from coalmine.errors import InputError, did_you_mean
+from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from coalmine.runs.settings import RunSettings
 
-SettingsFile = Annotated[
-    Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.", show_default=False)
-]
+SettingsFile = Annotated[Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.")]
 
 
 def demo(
@@ -32,7 +29,7 @@ def demo(
     from coalmine.runs.presets import demo_settings
 
     _run(demo_settings("demo", seed), out, quiet, as_json)
-    if not as_json:
+    if not as_json:  # which prints one object, of one run
         console.print_sentence("Now a training whose mechanism forgets to add noise to one tensor:")
         _run(demo_settings("demo-bug", seed), out.with_name(f"{out.name}-bug"), quiet, as_json)
 
@@ -40,45 +37,35 @@ def demo(
 def init(
     file: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     preset: Annotated[
-        Literal["digits", "text", "images", "local", "all"] | None,
-        typer.Option(help="The case it is for; you are asked if not given.", show_default=False),
+        Literal["digits", "text", "images", "local", "all"] | None, typer.Option(help="The case it is for.")
     ] = None,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="Instead of a preset: a method to audit with. Repeatable.", show_default=False),
+        list[str] | None, typer.Option(help="Instead of a preset: a method to audit with. Repeatable.")
     ] = None,
 ) -> None:
     """Write a commented settings file for `coalmine run`."""
     from coalmine.files import write_text
     from coalmine.runs.presets import PRESETS, about, for_methods, from_preset
 
-    if file.exists():
+    if file.exists():  # its settings may have been edited
         raise InputError(f"{file} already exists: choose another name")
-    if preset is not None and method:
-        raise InputError("give --preset or --method, not both")
-    name: str | None = preset
-    if name is None and not method:
-        if not sys.stdin.isatty():
-            raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (the question needs a terminal)")
-        console.say("What do you want to audit?", *(f"  {case:8} {about(case)}" for case in PRESETS))
-        name = typer.prompt("case", default="digits")
-        if name not in PRESETS:
-            raise InputError(f'unknown case "{name}". {did_you_mean(str(name), PRESETS)}')
-    write_text(file, for_methods(method or []) if name is None else from_preset(name))
+    if preset is not None and not method:
+        write_text(file, from_preset(preset))
+    elif method and preset is None:
+        write_text(file, for_methods(method))
+    else:
+        cases = "; ".join(f"{case} ({about(case)})" for case in PRESETS)
+        raise InputError(f"choose either --method NAME or --preset NAME, one of: {cases}")
     console.say(f"written to {file}: run it with `coalmine run {file}`")
 
 
 def run(
     file: SettingsFile,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable."),
+        list[str] | None, typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
-    track: Annotated[
-        Tracker | None,
-        typer.Option(help="Log rounds and results to an experiment tracker.", show_default=False),
-    ] = None,
+    track: Annotated[Tracker | None, typer.Option(help="Log rounds and results to an experiment tracker.")] = None,
     timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -104,7 +91,7 @@ def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, 
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
-    stopped.about()
+    stopped.about()  # raises unless this is a directory of coalmine's own
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
@@ -133,6 +120,7 @@ def sweep(
     from coalmine.runs.sweep import values_from_texts
 
     again = continued_by("the same command continues", kept=file)
+    # The files of finished runs stay where they are: nothing but the command is needed to go on.
     with time_limit(timeout), again, console.bars(quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     with console.busy("drawing"):
@@ -148,15 +136,12 @@ def sweep(
 
 def log(
     directory: Directory,
-    to: Annotated[Tracker, typer.Option(help="The tracker.", show_default=False)],
+    to: Annotated[Tracker, typer.Option(help="The tracker.")],
     where: Annotated[
-        str | None,
-        typer.Option(help="MLflow's tracking URI, or a directory for the tracker's files.", show_default=False),
+        str | None, typer.Option(help="MLflow's tracking URI, or a directory for the tracker's files.")
     ] = None,
     project: Annotated[str, typer.Option(help="MLflow's experiment, or the project of Weights & Biases.")] = "coalmine",
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run there; by default that of the directory.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run there; by default that of the directory.")] = None,
 ) -> None:
     """Log a finished run to an experiment tracker: numbers of each round, settings, results and report."""
     from coalmine.integrations.tracking import log_run, tracker
@@ -181,7 +166,8 @@ def _run(
 
             tracked = stack.enter_context(tracker(track, name=out.resolve().name))
             watch = tracked.log_round
-        stack.enter_context(time_limit(timeout, out))
+        # Bars come last, so that they vanish before a sentence about the end is printed.
+        stack.enter_context(time_limit(timeout))
         stack.enter_context(continued_by(f"continue with `coalmine resume {out}`", kept=out / "run.json"))
         stack.enter_context(console.bars(quiet=quiet or as_json))
         finished = run_all(settings, out=out, watch=watch)

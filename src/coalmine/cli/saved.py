@@ -16,8 +16,7 @@ from coalmine.errors import InputError
 def report(
     directory: Directory,
     png: Annotated[
-        Path | None,
-        typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
+        Path | None, typer.Option("--png", help="Also write every figure as PNG into this directory.")
     ] = None,
     by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
@@ -32,7 +31,7 @@ def report(
 def model_card(
     directory: Directory,
     by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
-    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None,
 ) -> None:
     """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
     from coalmine.files import write_text
@@ -82,6 +81,7 @@ def check(
         raise InputError("give --github or --json, not both: annotations are lines on standard output")
     if github:
         ci.append_to_summary()  # refuse before anything is printed
+    # Stored bounds and verdicts count for nothing: whoever can write them could make the gate pass.
     run = read_run_directory(directory, scores=True)
     with console.busy("recomputing"):
         recomputed = recompute(run)
@@ -101,7 +101,8 @@ def check(
         console.print_json(results_to_dict([judgment.result for judgment in gate.judgments], **judged))
     else:
         shown = gate.judgments if every else gate.folded()
-        # In GitHub Actions a line that starts with :: is a command, and titles and views come from files.
+        # In GitHub Actions a line that starts with :: is a command, and titles and views come from files. Commands
+        # stay off until a token that no file can contain.
         token = secrets.token_hex(16)
         if github:
             console.say(f"::stop-commands::{token}")
@@ -117,6 +118,7 @@ def check(
             errors = [f"::error title=results::{difference}" for difference in recomputed.differences]
             console.say(f"::{token}::", *errors, *ci.annotation_lines(gate))
             ci.append_to_summary(ci.step_summary(gate, run.title))
+    # Results that differ from the recomputed ones fail even where the latter pass: one of the files was changed.
     if gate.failed or recomputed.differences:
         raise typer.Exit(1)
 
@@ -128,19 +130,17 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 
 def compare(
     directories: Annotated[
-        list[Path],
-        typer.Argument(help="Two run directories or more; all are compared with the first.", show_default=False),
+        list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
     ],
-    html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.", show_default=False)
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
     from coalmine.runs.comparison import compare as compare_all
 
     comparison = compare_all(directories)
+    # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
         from coalmine.files import write_text

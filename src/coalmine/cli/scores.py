@@ -17,19 +17,16 @@ def estimate(
     scores: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers.",
-            show_default=False,
+            help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers."
         ),
     ] = None,
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this estimator, by its name in the table. Repeatable.", show_default=False),
+        list[str] | None, typer.Option(help="Only this estimator, by its name in the table. Repeatable.")
     ] = None,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="A threshold fixed before seeing the scores: adds intervals of its counts."),
+        float | None, typer.Option(help="A threshold fixed before seeing the scores: adds intervals of its counts.")
     ] = None,
     null: Annotated[
         str | None,
@@ -43,23 +40,13 @@ def estimate(
     lower_is_member: Annotated[
         bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
     ] = False,
-    counts: Annotated[
-        str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.", show_default=False)
-    ] = None,
-    guesses: Annotated[
-        str | None,
-        typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.", show_default=False),
-    ] = None,
+    counts: Annotated[str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.")] = None,
+    guesses: Annotated[str | None, typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.")] = None,
     claim: Annotated[
         str | None,
-        typer.Option(
-            help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8.",
-            show_default=False,
-        ),
+        typer.Option(help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8."),
     ] = None,
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="Exit with code 1 if a lower bound exceeds this ε.", show_default=False)
-    ] = None,
+    max_epsilon: Annotated[float | None, typer.Option(help="Exit with code 1 if a lower bound exceeds this ε.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate ε from any scores: every estimator that applies, in one table.
@@ -75,6 +62,7 @@ def estimate(
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:
         raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
+    # Refused instead of ignored: a claim that was never tested would look like one that passed.
     defaults = (None, None, "fixed", 1, False, None)
     if scores is None and (threshold, null, design, copies, lower_is_member, claim) != defaults:
         raise InputError(
@@ -106,6 +94,7 @@ def estimate(
         null=null,
         **fields,
     )
+    # The same gate as of a run, so that --max-epsilon means the same everywhere.
     gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
@@ -126,10 +115,12 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     from coalmine.stats.claim_tests import seem_inverted
     from coalmine.stats.nulls import parse_null
 
+    # A known null replaces the non-members' scores. With both, it would be unclear which one the bound is from.
     known = parse_null(null)
     members, others = two_groups(read_table(path), single=known is not None)
     if known is not None and others is not None:
         raise InputError(f"{path} contains non-members: leave out --null, or remove them from the file")
+    # Everything after this line takes higher scores for members.
     lower = terms["lower_is_member"]
     sign = -1 if lower else 1
     sides = stats.Scores(sign * members, None if others is None else sign * others, known)
@@ -138,11 +129,13 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     fields["estimates"] = stats.estimate(members, others, null=known, **terms)
     shared = {name: terms[name] for name in ("confidence", "design", "copies")}
     if others is not None:
+        # The most that so many scores can show, so that a small bound is not taken for privacy.
         fields["ceiling"] = stats.ceiling(members.size, others.size, delta=terms["delta"], **shared)
     if claim is not None:
         stated = parse_claim(claim, delta=terms["delta"])
         test = check_claim(sides.members, sides.nonmembers, stated, null=known, **shared)
         fields |= {"claim": stated, "claim_test": test}
+    # Losses given as scores are the most frequent mistake, and give a bound of 0 without any error.
     if seem_inverted(sides):
         way, advice = ("higher", "Drop") if lower else ("lower", "Add")
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"

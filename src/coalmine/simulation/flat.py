@@ -69,14 +69,15 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     """A copy of a module on a device, or the module itself if ``device`` is None.
 
     Raises:
-        InputError: If there is no such device.
+        InputError: If there is no such device, or if it holds no numbers.
     """
-    if device is None:
-        return module
+    there = device_of(module) if device is None else device
     try:
-        return copy.deepcopy(module).to(device)
+        # torch has the device "meta" everywhere, but its tensors hold no numbers that could be read back.
+        torch.zeros(1, device=there).item()
+        return module if device is None else copy.deepcopy(module).to(device)
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
-        raise InputError(f"device must be one that torch has here, got {str(device)!r}: {error!s:.200}") from error
+        raise InputError(f"device must be one that torch has here, got {str(there)!r}: {error!s:.200}") from error
 
 
 def parameter_vector(module: nn.Module) -> Tensor:

@@ -16,7 +16,7 @@ from torch import nn
 from coalmine.errors import InputError, did_you_mean
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models import images, text, word_lstm
-from coalmine.usercode import describe_error, describe_type, errors_of, load_function
+from coalmine.usercode import describe_error, errors_of, load_function
 
 __all__ = ["MODELS", "build", "check_fits", "default_model", "is_user_model"]
 
@@ -78,7 +78,7 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
         with errors_of(f"the model {name} failed"):
             module = builder(task, **settings) if takes_task else builder(**settings)
         if not isinstance(module, nn.Module):
-            raise InputError(f"the model {name} must return a torch.nn.Module, got {describe_type(module)}")
+            raise InputError(f"the model {name} must return a torch.nn.Module, got {type(module).__name__}")
         check_fits(module, task, name=name)
         return module
 
