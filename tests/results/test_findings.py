@@ -72,13 +72,12 @@ def test_a_damaged_finding_is_refused(tmp_path):
         read_run_directory(tmp_path)
 
 
-def test_a_bug_that_several_views_show_is_printed_once_with_their_names():
+def test_a_bug_that_several_views_show_is_printed_once():
     sentence = "Canaries in 1.bias refute the claim: at most {} of the claimed noise is in effect there"
     of_view = [Finding(check="canaries in each tensor", sentence=sentence.format(s), p_value=p) for s, p in VIEWS]
     results = [checked(of_view[0], CAUTION, view="updates"), checked(BUG, of_view[1], CAUTION, view="final")]
     assert finding_sentences(results) == [
-        "Bug found (canaries in each tensor; views updates and final): Canaries in 1.bias refute the claim: at most "
-        "0.4 of the claimed noise is in effect there (p = 1e-09).",
+        f"Bug found (canaries in each tensor): {of_view[0]}",
         "Warning (weights): Clients have unequal weights.",  # about the training, whatever the view
         "Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).",
     ]

@@ -82,16 +82,13 @@ def named(gate):
     return gate.sentence.split(", ")[1].split(":")[0]
 
 
-def test_the_sentence_names_the_bug_then_the_smallest_p_value_then_the_largest_bound():
+def test_the_sentence_names_a_bug_before_other_failures():
     bug = Finding(check="fresh noise", sentence="The noise repeats.", p_value=1e-9)
-    refuted = with_p_value("b", 1e-4), with_p_value("c", 1e-6)
-    exceeding = result(view="d", bound=9.0), result(view="e", bound=10.0)
+    others = with_p_value("b", 1e-4), result(view="d", bound=9.0)
     broken = result(view="f", bound=1.0, checks=["fresh noise"], findings=[bug])
-    assert named(judge(exceeding)) == "e"
-    assert named(judge([*exceeding, *refuted])) == "c"
-    assert named(judge([*exceeding, *refuted, broken])) == "f"
-    assert named(judge([*refuted[::-1], *exceeding[::-1]])) == "c"
-    assert judge([*exceeding, *refuted, result(bound=5.0)]).sentence.startswith("4 of 5 results fail the gate. ")
+    assert named(judge(others)) == "b"
+    assert named(judge([*others, broken])) == "f"
+    assert judge([*others, result(bound=5.0)]).sentence.startswith("2 of 3 results fail the gate. ")
 
 
 def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
@@ -111,22 +108,18 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
 # What a gate that passes says
 
 
-def test_the_sentence_counts_the_claims_that_were_tested():
+def test_the_sentence_says_what_was_tested():
     one, none = result(bound=1.0, claim=1.5), result(view="final", bound=1.0, claim=None)
-    assert judge([one]).sentence.startswith("The claim is not refuted. This is not a proof of privacy.")
-    assert judge([one, none]).sentence.startswith("The claim is not refuted. ")
-    both = judge([one, result(view="final", bound=1.0, claim=1.5)], max_epsilon=2.0).sentence
-    assert both.startswith("None of the 2 claims is refuted, and no lower bound exceeds the limit of 2. ")
+    assert judge([one]).sentence.startswith("No claim is refuted. This is not a proof of privacy.")
+    both = judge([one, none], max_epsilon=2.0).sentence
+    assert both.startswith("No claim is refuted. No lower bound exceeds the limit of 2. ")
     assert judge([none], max_epsilon=2.0).sentence.startswith("No lower bound exceeds the limit of 2. ")
     assert judge([none]).sentence.startswith("Nothing was tested: no claim was stated and no limit given. ")
 
 
 def test_the_sentence_says_that_a_result_is_too_weak_and_that_a_strict_gate_fails_on_it():
     weak, strong = result(bound=1.0, claim=8.0), result(view="final", bound=1.0, claim=1.5)
-    assert judge([weak]).sentence.startswith(
-        "The claim is not refuted, but the result is too weak (--strict fails on that). This is not a proof"
-    )
-    assert "refuted, but 1 of 2 results is too weak (--strict fails on that)." in judge([weak, strong]).sentence
+    assert "Too weak: 1 of 2 results (--strict fails on that). This is not a proof" in judge([weak, strong]).sentence
     lax, strict = judge([weak, strong]), judge([weak, strong], strict=True)
     assert [judgment.result for judgment in lax.doubtful] == [judgment.result for judgment in strict.failures] == [weak]
     same_claim = judge([weak, result(view="final", bound=7.0, claim=8.0)])  # which makes up for the weak one
@@ -140,20 +133,15 @@ def test_the_sentence_says_if_the_limit_applies_to_nothing():
         assert "applies to none" not in gate.sentence
     refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_epsilon=2.0).sentence
     assert refuted.startswith("1 of 1 results fail the gate.")
-    assert "The limit of 2 was compared with nothing: it applies to none" in refuted
+    assert "The gate fails: the limit of 2 was compared with nothing: it applies to none" in refuted
 
 
 def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():
-    assert judge([result()]).sentence.endswith(" False-alarm rate: at most 5%.")
-    assert judge([result(), only_an_estimate()]).sentence.endswith(" False-alarm rate: at most 5%.")
     together = judge([result(), result(view="final")], confidence=0.9).sentence
     assert together.endswith(" False-alarm rate: at most 10% for all results together.")
     checked = result(checks=["weights"])
-    assert judge([checked]).sentence.endswith("at most 5%, and 0.1% for the checks of the result.")
-    assert "the checks of each result." in judge([checked, result(view="a", checks=["weights"])]).sentence
-    strict = judge([result(bound=5.0)], strict=True).sentence
-    assert strict.endswith(
-        "at most 5%, not counting the verdicts suspicious and too weak, which also fail a strict gate."
+    assert judge([checked]).sentence.endswith(
+        "at most 5% for all results together, and 0.1% for the checks of each result."
     )
 
 

@@ -5,8 +5,7 @@ import pytest
 
 from coalmine.results.directory import RunDirectory
 from coalmine.results.io import read_run_directory
-from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, intervals_differ, write_index
-from coalmine.stats import Estimate
+from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, write_index
 from gate_runs import directory, measured, result
 
 
@@ -50,16 +49,6 @@ def test_the_jackknife_agrees_with_its_definition():
 @pytest.mark.parametrize("members", [[1.0, 2.0], [1.0] * 10, [1e200, 2e200, 3e200, 1.0]])
 def test_scores_that_say_nothing_have_no_shift(members):
     assert Shift.of(np.array(members), np.ones(10)) is None
-
-
-def test_intervals_that_overlap_a_little_may_still_differ():
-    def interval(low, mid, high):
-        return Estimate("clopper-pearson", mid, low, high, 0.95)
-
-    assert intervals_differ(interval(0.9, 1.0, 1.1), interval(1.05, 1.2, 1.3))
-    assert not intervals_differ(interval(0.8, 1.0, 1.2), interval(0.9, 1.1, 1.3))
-    assert intervals_differ(interval(0.9, 1.0, 1.1), interval(2.0, np.inf, np.inf))
-    assert not intervals_differ(interval(0.9, 1.0, 2.5), interval(2.0, np.inf, np.inf))
 
 
 @pytest.fixture

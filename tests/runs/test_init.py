@@ -131,13 +131,6 @@ def test_a_run_is_a_function_too(tmp_path, monkeypatch):
         cm.run("nowhere.toml")
 
 
-def test_a_report_needs_a_directory():
-    found = cm.run(run_from_text("[ldp]\ntrials = 60\ncrafter = 'dummy-gradient'\nview = 'white-box'", "text"))
-    assert found.directory is None
-    with pytest.raises(InputError, match="directory"):
-        found.report("report.html")
-
-
 @pytest.mark.parametrize("methods", [["one-shot"], ["canife", "secret-sharer"], ["ldp"]])
 def test_a_file_for_any_methods_can_be_written(methods, run, tmp_path):
     file = tmp_path / "audit.toml"

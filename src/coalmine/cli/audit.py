@@ -175,9 +175,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
     # Every result of a method comes from the same training, so its quality and time are printed once.
     if not found.results or not found.results[0].training:
         return
-    metrics, timing = found.results[0].metrics, found.results[0].timing
+    metrics = found.results[0].metrics
     facts = [f"{name} {value:.4g}" for name, value in metrics.items() if name.partition(" ")[0] in QUALITY]
-    if "train_s" in timing:
-        facts.append(f"{timing['train_s']:.3g} s, of which the audit took {timing['audit_s']:.2g} s")
     if facts:
         console.print_sentence("; ".join(facts))

@@ -61,7 +61,6 @@ def check(
         typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="List every variant, not only the most telling ones.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Also write the outcome as JUnit XML.")] = None,
     github: Annotated[
         bool, typer.Option("--github", help="In GitHub Actions: also write a step summary and annotations.")
     ] = False,
@@ -95,9 +94,6 @@ def check(
             confidence=confidence,
             strict=strict,
         )
-    # Written before anything can fail, since CI shows this file instead of the output.
-    if junit is not None:
-        ci.write_junit(gate, run.title, junit)
     if as_json:
         judged = {"title": run.title, "gate": gate.to_dict(), "recomputed": recomputed.to_dict()}
         if run.provenance:

@@ -212,9 +212,6 @@ def origin(run: SavedRun) -> str:
     recorded = run.provenance
     date = str(recorded.get("date", "date not recorded")).replace("T", " ").replace("+00:00", " UTC")
     version = f"coalmine {run.content.get('coalmine', 'unknown')}"
-    if "commit" in recorded:
-        digits, dirty, _ = str(recorded["commit"]).partition("-dirty")
-        version += f" (commit {digits[:12]}{dirty})"
     parts = [date, version]
     seeds = recorded.get("seeds")
     if isinstance(seeds, dict) and seeds:

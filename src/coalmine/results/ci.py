@@ -1,4 +1,4 @@
-"""A gate for CI servers: JUnit XML, and for GitHub Actions a step summary in Markdown with annotations.
+"""A gate in GitHub Actions: a step summary in Markdown, and annotations.
 
 Titles, views and sentences may come from outside, so what could start another annotation or Markdown is escaped.
 """
@@ -6,20 +6,14 @@ Titles, views and sentences may come from outside, so what could start another a
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from coalmine.errors import InputError
-from coalmine.files import write_text
 from coalmine.results.gate import COLUMNS, Gate
 from coalmine.results.tables import Table, inline_markdown
 
 # The environment variable with the path of the step summary.
 VARIABLE = "GITHUB_STEP_SUMMARY"
-
-_MOST = 10  # annotations of each kind that GitHub shows for a step
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def step_summary(gate: Gate, title: str) -> str:
@@ -49,7 +43,8 @@ def step_summary(gate: Gate, title: str) -> str:
 def annotation_lines(gate: Gate) -> list[str]:
     """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
 
-    A gate that was asked for a check that applies to nothing is an error, too.
+    A gate that was asked for a check that applies to nothing is an error, too. GitHub shows ten of each kind; the step
+    summary has all.
 
     Args:
         gate: The gate.
@@ -68,14 +63,10 @@ def annotation_lines(gate: Gate) -> list[str]:
     if unchecked:
         reason = "without a lower bound, or without a claim and a limit that applies"
         count = f"{len(unchecked)} of {len(gate.judgments)} results"
-        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked[:_MOST])}"))
+        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked)}"))
     warnings += [(judgment.result.name, judgment.verdict.value) for judgment in gate.doubtful]
     lines = []
     for command, messages in (("error", errors), ("warning", warnings)):
-        if len(messages) > _MOST:
-            # GitHub drops what is beyond its limit without a word, so the last annotation says how many those are.
-            left_out = f"{len(messages) - _MOST + 1} more results; the step summary has them"
-            messages[_MOST - 1 :] = [("more", left_out)]
         for title, text in messages:
             escaped = []
             for part in (title, text):
@@ -103,35 +94,3 @@ def append_to_summary(text: str = "") -> Path:
     except OSError as error:
         raise InputError(f"{name} cannot be written: {error.strerror or error}") from error
     return Path(name)
-
-
-def write_junit(gate: Gate, name: str, path: Path) -> None:
-    """Write one test case for each result: passed, failed, or skipped if nothing was tested.
-
-    A gate that fails as a whole has one more, since CI servers count failed cases.
-    """
-    suites = ET.Element("testsuites")
-    suite = ET.SubElement(suites, "testsuite", {"name": name, "errors": "0", "time": "0"})
-    failures = skipped = 0
-    for judgment in gate.judgments:
-        about = {"classname": f"coalmine.{judgment.result.method}", "name": judgment.result.label, "time": "0"}
-        case = ET.SubElement(suite, "testcase", about)
-        if judgment in gate.failures:
-            failures += 1
-            kind = "over-limit" if judgment.over_limit else judgment.verdict.value
-            message = {"message": gate.reason(judgment), "type": kind}
-            ET.SubElement(case, "failure", message).text = gate.sentence
-        elif not judgment.checked:
-            skipped += 1
-            reason = "no lower bound" if judgment.bound is None else "neither a claim nor a limit that applies"
-            ET.SubElement(case, "skipped", {"message": reason})
-    if gate.unchecked:
-        failures += 1
-        case = ET.SubElement(suite, "testcase", {"classname": "coalmine", "name": "gate", "time": "0"})
-        ET.SubElement(case, "failure", {"message": gate.unchecked, "type": "not checked"}).text = gate.sentence
-    for element in (suites, suite):
-        element.attrib |= {"tests": str(len(suite)), "failures": str(failures), "skipped": str(skipped)}
-    ET.indent(suites)
-    # No XML file may hold certain characters, not even escaped ones.
-    text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(suites, encoding="unicode"))
-    write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')

@@ -108,56 +108,44 @@ class Gate:
     @property
     def sentence(self) -> str:
         """The outcome and the false-alarm rate."""
-        whole = self.unchecked[:1].upper() + self.unchecked[1:]
-        if self.failures:
-            # The evidence that is least likely by chance comes first: bugs, then p-values, then bounds.
-            chances = []
-            for failure in self.failures:
-                bug = min((finding.p_value for finding in failure.result.bugs), default=1.0)
-                p_value = 1.0 if failure.p_value is None else failure.p_value
-                chances.append((bug, p_value, -(failure.bound or 0.0)))
-            first = self.failures[chances.index(min(chances))]
-            text = f"{len(self.failures)} of {len(self.judgments)} results fail the gate. "
-            text += f"{first.result.name}: {self.reason(first)}."
-            if whole:
-                text += f" {whole}."
-        elif self.unchecked:
-            text = f"The gate fails: {self.unchecked}."
-        else:
-            text = self._passed()
-        text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
-        if sum(judgment.bound is not None for judgment in self.judgments) > 1:
-            text += " for all results together"
-        with_checks = sum(bool(judgment.result.checks) for judgment in self.judgments)
-        if with_checks:
-            each = "the result" if with_checks == 1 else "each result"
-            text += f", and {100 * CHECK_RATE:g}% for the checks of {each}"
-        if self.strict:
-            text += ", not counting the verdicts suspicious and too weak, which also fail a strict gate"
-        if self.false_alarm_rate > self.requested_rate * _ROUNDING:
-            text += f". That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
-            text += "bounds at a high enough confidence"
-        return f"{text}."
-
-    def _passed(self) -> str:
-        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
-        claims = sum(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments)
         parts = []
-        if claims:
-            parts.append("the claim is not refuted" if claims == 1 else f"none of the {claims} claims is refuted")
+        if self.failures:
+            # A bug says more than a p-value or a bound.
+            first = next((failure for failure in self.failures if failure.result.bugs), self.failures[0])
+            parts.append(f"{len(self.failures)} of {len(self.judgments)} results fail the gate.")
+            parts.append(f"{first.result.name}: {self.reason(first)}.")
+        if self.unchecked:
+            parts.append(f"The gate fails: {self.unchecked}.")
+        if not self.failed:
+            parts += self._passed()
+        rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
+        if any(judgment.result.checks for judgment in self.judgments):
+            rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
+        parts.append(f"{rate}.")
+        if self.false_alarm_rate > self.requested_rate * _ROUNDING:
+            above = f"That is above the requested {100 * self.requested_rate:.3g}%"
+            parts.append(f"{above}, because this run did not store bounds at a high enough confidence.")
+        return " ".join(parts)
+
+    def _passed(self) -> list[str]:
+        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
+        parts, results = [], len(self.judgments)
+        if any(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments):
+            parts.append("No claim is refuted.")
         if self.limit is not None:
-            parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
-        text = ", and ".join(parts) or "nothing was tested: no claim was stated and no limit given"
-        results, doubtful = len(self.judgments), len(self.doubtful)
-        if doubtful:
-            which = f"{doubtful} of {results} results {'is' if doubtful == 1 else 'are'}"
+            parts.append(f"No lower bound exceeds the limit of {_short(self.limit)}.")
+        if not parts:
+            parts.append("Nothing was tested: no claim was stated and no limit given.")
+        if self.doubtful:
             verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in self.doubtful))
-            text += f", but {'the result is' if results == 1 else which} {verdicts} (--strict fails on that)"
-        text = f"{text[:1].upper()}{text[1:]}. This is not a proof of privacy."
+            parts.append(
+                f"{verdicts.capitalize()}: {len(self.doubtful)} of {results} results (--strict fails on that)."
+            )
+        parts.append("This is not a proof of privacy.")
         unchecked = sum(not judgment.checked for judgment in self.judgments)
-        if 0 < unchecked < results:
-            text += f" {unchecked} of {results} results {'was' if unchecked == 1 else 'were'} not checked."
-        return text
+        if unchecked:
+            parts.append(f"Not checked: {unchecked} of {results} results.")
+        return parts
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,12 +122,8 @@ def write_scores(results: Sequence[Result], directory: Path) -> None:
 
 
 def write_content(content: Mapping[str, Any], directory: Path) -> None:
-    """Write ``result.json``, and last of all the manifest.
-
-    Seconds are left out, so that a run gives the same bytes however often it was stopped. They are in the log.
-    """
-    results = [{key: value for key, value in result.items() if key != "timing"} for result in content["results"]]
-    write_json(directory / RESULT, {**content, "results": results})
+    """Write ``result.json``, and last of all the manifest."""
+    write_json(directory / RESULT, content)
     write_manifest(directory)
 
 
@@ -138,19 +133,12 @@ def scores_path(result: Result, directory: Path) -> Path:
 
 
 def provenance(seeds: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Return date, versions, commit where it is known, and seeds of results that are complete now.
+    """Return date, versions and seeds of results that are complete now.
 
     The date is in a file of its own, since ``result.json`` has the same bytes however often a run was stopped.
     """
-    root = Path(coalmine.__file__).parents[2]
-    commit = {}
-    if (root / ".git").exists():  # coalmine itself is run from a repository
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            commit = {"commit": done.stdout.strip()}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "coalmine": coalmine.__version__, **commit, **environment(), "seeds": dict(seeds or {})}
+    return {"date": date, "coalmine": coalmine.__version__, **environment(), "seeds": dict(seeds or {})}
 
 
 def digests(directory: Path) -> dict[str, str]:

@@ -156,7 +156,6 @@ class Result(Showable):
         training: Name of the audited training, where a run has several.
         warnings: Sentences on what to be careful with.
         metrics: Numbers beside ε, such as the model's accuracy.
-        timing: Seconds.
         config: Settings of the audit.
         details: JSON-ready findings that only the method's own section of the report reads.
         arrays: Further arrays to save beside the scores.
@@ -200,7 +199,6 @@ class Result(Showable):
     training: str = ""
     warnings: Sequence[str] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    timing: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -382,14 +380,8 @@ class Result(Showable):
         }
 
     @classmethod
-    def from_dict(
-        cls,
-        content: Mapping[str, Any],
-        *,
-        scores: Scores | None = None,
-        arrays: Mapping[str, npt.NDArray[Any]] | None = None,
-    ) -> Self:
-        """Return the result that `to_dict` wrote, with the scores and arrays that were saved beside it."""
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
         values = {f.name: content[f.name] for f in fields(Result) if f.name in content}
         for name in ("ceiling", "joint_bound"):
             values[name] = from_json(content.get(name))
@@ -407,7 +399,7 @@ class Result(Showable):
             levels = stored.get("stricter") or ()
             stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in levels)
             values["estimates"].append(Estimate(**{**stored, **numbers, "stricter": stricter}))
-        return cls(**values, scores=scores, arrays=arrays or {})
+        return cls(**values)
 
 
 class Results(tuple[Result, ...], Showable):

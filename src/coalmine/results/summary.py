@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from coalmine.results.finding import Check, Finding
@@ -29,7 +29,7 @@ INSERTED = "inserted"
 
 def evidence_sentences(result: Result) -> str:
     """Return the verdict and what the scores show, without the findings of checks."""
-    evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
+    evidence = bound_sentence(result.decisive, result.ceiling, result.odds)
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif result.lacks_scores:
@@ -37,19 +37,14 @@ def evidence_sentences(result: Result) -> str:
     return f"{verdict_sentence(result)} {evidence}"
 
 
-def bound_sentence(
-    estimates: Sequence[Estimate], ceiling: float | None = None, odds: str = FLAGGING, *, quoted: Estimate | None = None
-) -> str:
+def bound_sentence(bound: Estimate | None, ceiling: float | None = None, odds: str = FLAGGING) -> str:
     """Describe the lower bound to quote, in odds, with what it assumes.
 
     Args:
-        estimates: All estimates of a result, recommended first.
+        bound: The bound, or None if there are only estimates.
         ceiling: Largest bound that this number of scores can show.
         odds: Sentence about e^ε with a place for ``{times}``.
-        quoted: The bound to quote instead of the first valid one.
     """
-    bounds = [e for e in estimates if e.valid]
-    bound = quoted or next(iter(bounds), None)
     if bound is None or bound.lower is None or bound.confidence is None:
         return "No lower bound is available, only estimates."
     confidence = f"{100 * bound.confidence:g}% confidence"
@@ -57,12 +52,6 @@ def bound_sentence(
         return f"There are too few scores to show anything at {confidence}. Use more canaries."
     text = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
     text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times(bound.lower, 'at least '))}."
-    largest = max(bounds, key=lambda e: e.epsilon, default=bound)
-    if bound.lower == 0 and largest.epsilon > 0:
-        text += (
-            f" {largest.method} gives {largest.epsilon:.3g}, but {bound.method} was fixed in advance: picking the "
-            "largest bound afterwards would inflate the error rate."
-        )
     if ceiling is not None and bound.method == "simultaneous":
         text += f" With this many scores the bound cannot exceed {ceiling:.3g}."
     return f"{text} Valid if {bound.assumes}."
@@ -101,18 +90,11 @@ def verdict_sentence(result: Result) -> str:
             if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
                 return weak  # where releases contain no canaries, neither more of them nor another view would help
             side, needed = result.side_names[0], test.canaries_needed
-            if needed is not None and side == INSERTED:
-                return f"{weak} About {needed:,} inserted canaries would detect {unnoticed} (80% power)."
-            if needed is not None:
-                # Where scores are not one per inserted canary, more of them come from more trials.
-                more = f"About {needed:,} scores ({side}), such as from more trials,"
-                return f"{weak} {more} would detect {unnoticed} (80% power)."
-            if side == INSERTED:
-                return (
-                    f"{weak} More canaries alone may not detect it: use a view that shows more, or a larger share of "
-                    "rounds."
-                )
-            return f"{weak} Use more scores, such as from more trials, or an attack that separates them better."
+            if needed is None:
+                return f"{weak} More canaries alone may not detect it: use a view that shows more, or more trials."
+            # Where scores are not one per inserted canary, more of them come from more trials.
+            more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
+            return f"{weak} About {needed:,} {more} would detect {unnoticed} (80% power)."
         case _:
             found = f"Not refuted: we found no evidence against {claimed}."
             return f"{found}{power_sentence(test)} This is not a proof of privacy."
@@ -147,33 +129,32 @@ def states_noise(claim: Claim) -> bool:
 # Findings
 
 
-def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
-    """Say what a check found, whether that refutes the claim, and in which views, if there are several."""
-    where = f"; views {listed(views)}" if len(views) > 1 else ""
-    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
+def finding_sentence(finding: Finding) -> str:
+    """Say what a check found, and whether that refutes the claim."""
+    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}): {finding}"
 
 
 def finding_sentences(results: Sequence[Result]) -> list[str]:
-    """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
+    """Return what the checks of several results found: each bug once."""
+    return list(map(finding_sentence, distinct_findings([result.findings for result in results])))
+
+
+def distinct_findings(by_result: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of several results, each bug once, as the first result that has it describes it.
 
     Two views of one training show the same bug with different p-values, and may state different shares of the noise
     after a colon.
     """
-    by_subject: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
-    for result in results:
-        seen: list[tuple[str, str]] = []
-        for finding in result.findings:
+    distinct, known = list[Finding](), set[tuple[str, str]]()
+    for findings in by_result:
+        subjects = set[tuple[str, str]]()
+        for finding in findings:
             subject = (finding.check, finding.sentence.partition(": ")[0].rstrip("."))
-            # Findings of the same result are never the same bug.
-            by_subject.setdefault((*subject, seen.count(subject)), []).append((finding, result.label))
-            seen.append(subject)
-    sentences = []
-    for same in by_subject.values():
-        finding, _ = min(same, key=lambda pair: pair[0].p_value)
-        # What was seen to happen in the training does not depend on the view.
-        views = list(dict.fromkeys(view for _, view in same)) if finding.p_value else []
-        sentences.append(finding_sentence(finding, views))
-    return sentences
+            subjects.add(subject)
+            if subject not in known:
+                distinct.append(finding)
+        known |= subjects  # only now: findings of the same result are never the same bug
+    return distinct
 
 
 # Numbers

@@ -15,7 +15,7 @@ from typing import Any, Self
 from coalmine.errors import InputError
 from coalmine.results import summary
 from coalmine.results.finding import Finding
-from coalmine.results.result import Result, in_json
+from coalmine.results.result import Result
 from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
 from coalmine.stats import Estimate
 
@@ -50,17 +50,8 @@ class Group:
 
     @property
     def bugs(self) -> list[Finding]:
-        """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
-        strongest: dict[str, list[Finding]] = {}
-        for result in self.results:
-            by_check: dict[str, list[Finding]] = {}
-            for finding in result.bugs:
-                by_check.setdefault(finding.check, []).append(finding)
-            for check, found in by_check.items():
-                best = strongest.setdefault(check, found)
-                if min(f.p_value for f in found) < min(f.p_value for f in best):
-                    strongest[check] = found
-        return [finding for found in strongest.values() for finding in found]
+        """The findings that refute the claim, each bug once."""
+        return summary.distinct_findings(result.bugs for result in self.results)
 
     @property
     def claims(self) -> list[float]:
@@ -174,6 +165,8 @@ class Table:
         return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+_NUMBERS = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
+
 # Columns of `evidence_cells`.
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
@@ -200,30 +193,22 @@ def evidence_cells(result: Result) -> list[str]:
     return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
 
 
-def evidence_in_json(result: Result) -> dict[str, Any]:
-    """Return what a result shows, ready for JSON."""
-    numbers = {name: in_json(value) for name, value in evidence_numbers(result).items()}
-    return {**numbers, "verdict": result.verdict.value}
-
-
 def evidence_numbers(result: Result) -> dict[str, float | None]:
     """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
-    claim, bound, guess = epsilons(result)
-    best = result.best_guess
-    return {
-        "claimed_epsilon": claim,
-        "lower_bound": bound,
-        "best_guess": guess,
-        "best_guess_lower": None if best is None else best.lower,
-        "best_guess_upper": None if best is None else best.upper,
-    }
+    claim, bound, guess = result.claim, result.decisive, result.best_guess
+    numbers: dict[str, float | None] = dict.fromkeys(_NUMBERS)
+    if claim is not None:
+        numbers["claimed_epsilon"] = claim.epsilon
+    if bound is not None:
+        numbers["lower_bound"] = bound.epsilon
+    if guess is not None:
+        numbers |= {"best_guess": guess.epsilon, "best_guess_lower": guess.lower, "best_guess_upper": guess.upper}
+    return numbers
 
 
 def epsilons(result: Result) -> tuple[float | None, float | None, float | None]:
     """Return the claim, the lower bound and the best guess of a result."""
-    claim, bound, guess = (
-        None if source is None else source.epsilon for source in (result.claim, result.decisive, result.best_guess)
-    )
+    claim, bound, guess, *_ = evidence_numbers(result).values()
     return claim, bound, guess
 
 

@@ -20,9 +20,8 @@ from coalmine.errors import InputError, check_kind
 from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
-from coalmine.results.result import Result
-from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, evidence_in_json, grouped
-from coalmine.stats import Estimate
+from coalmine.results.result import Result, in_json
+from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, evidence_numbers, grouped
 
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
@@ -76,19 +75,6 @@ class Shift:
         return gap > quantile * math.sqrt(self.variance + other.variance)
 
 
-def intervals_differ(first: Estimate, second: Estimate) -> bool:
-    """Whether two estimates with intervals differ by more than noise.
-
-    The interval of the difference is composed of the two intervals (Zou and Donner 2008); they differ if it excludes 0.
-    """
-    (e1, l1, u1), (e2, l2, u2) = ((e.epsilon, e.lower or 0.0, e.upper or 0.0) for e in (first, second))
-    if math.inf in (e1, e2):
-        return e1 != e2 and (l1 > u2 or l2 > u1)
-    low = e1 - e2 - math.hypot(e1 - l1, u2 - e2)
-    high = e1 - e2 + math.hypot(u1 - e1, e2 - l2)
-    return not low <= 0 <= high
-
-
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One result of one run, and how it differs from the first run that has it."""
@@ -100,7 +86,8 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
         about = {"method": self.result.method, "view": self.result.label, "run": self.run}
-        return {**about, **evidence_in_json(self.result), "difference": self.difference}
+        numbers = {name: in_json(value) for name, value in evidence_numbers(self.result).items()}
+        return {**about, **numbers, "verdict": self.result.verdict.value, "difference": self.difference}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,20 +268,11 @@ def _difference(first: Result, second: Result) -> str:
     deltas = [None if result.bound is None else result.bound.delta for result in (first, second)]
     if deltas[0] != deltas[1]:
         return "not compared: different δ"
-    # Scores are compared only where no estimate has an interval: results of counts have no scores.
-    intervals, shifts = [], []
+    shifts = []
     for result in (first, second):
-        # The interval of this estimate holds for a threshold fixed in advance.
-        fixed = [e for e in result.estimates if e.method == "clopper-pearson" and e.upper is not None]
-        intervals += fixed[:1]
-        scores = result.scores
-        if scores is not None and scores.nonmembers is not None:
-            shift = Shift.of(scores.members, scores.nonmembers)
-            if shift is not None:
-                shifts.append(shift)
-    if len(intervals) == 2:
-        return DIFFERS if intervals_differ(*intervals) else WITHIN
-    if len(shifts) < 2:
+        if result.scores is not None and result.scores.nonmembers is not None:
+            shifts.append(Shift.of(result.scores.members, result.scores.nonmembers))
+    if len(shifts) < 2 or shifts[0] is None or shifts[1] is None:
         return "not compared: no scores, too few, or constant"
     return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
 

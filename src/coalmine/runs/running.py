@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError, Terminated, check_kind
-from coalmine.files import read_json, write_json, write_text
+from coalmine.files import read_json, write_json
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.parallel import single_thread
@@ -32,7 +31,6 @@ from coalmine.results.io import (
     provenance,
     read_extras,
     read_results,
-    read_run_directory,
     refusing_damage,
     write_content,
     write_method_results,
@@ -70,18 +68,6 @@ class Finished:
     def results(self) -> Results:
         """The results of all methods."""
         return Results(result for method in self.methods for result in method.results)
-
-    def report(self, path: Path | str) -> Path:
-        """Write the run's report as one HTML file.
-
-        Raises:
-            InputError: If the run has no directory, which the report is drawn from.
-        """
-        from coalmine.report.page import report  # altair is loaded only to draw
-
-        if self.directory is None:
-            raise InputError("a report is drawn from a run directory: call run with out=, or run a file")
-        return write_text(Path(path), report(read_run_directory(self.directory, scores=True)))
 
 
 @shown_if_slow()
@@ -126,7 +112,6 @@ class _Run:
     def __init__(self, settings: RunSettings, directory: RunDirectory | None, watch: Watch | None) -> None:
         self.settings, self.directory, self.watch = settings, directory, watch
         self.path = None if directory is None else directory.path
-        self.timing: dict[str, float] = {}
 
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
@@ -223,10 +208,7 @@ class _Run:
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        from coalmine.simulation.rounds import holds_checkpoint  # torch
-
         path = None if self.path is None else self.path / checkpoints
-        start, resumed = time.perf_counter(), path is not None and holds_checkpoint(path)
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
 
@@ -246,8 +228,6 @@ class _Run:
                     self.watch(done - 1, measures | figures)
 
             training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
-        if not resumed:  # seconds of a part of the training would pass for those of all of it
-            self.timing[what] = time.perf_counter() - start
 
     def _results(
         self,
@@ -258,18 +238,14 @@ class _Run:
         earlier: Mapping[str, MethodResults],
     ) -> MethodResults:
         """Return the results of a method, and write them."""
-        start = time.perf_counter()
         found = method.results(trained, metrics)
-        timing = {"audit_s": time.perf_counter() - start}
-        if group.table in self.timing:
-            timing["train_s"] = self.timing[group.table]
         table = group.table or ""
         for name in method.reads if not table else ():
             # A method that reads from another one has audited that one's training.
             if name in earlier and earlier[name].results:
                 table = earlier[name].results[0].training
                 break
-        results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
+        results = [replace(result, training=table) for result in found.results]
         found = replace(found, method=method.name, results=results)
         if self.path is not None:
             # Scores first: once its part is there, a method counts as done.

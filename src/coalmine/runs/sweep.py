@@ -22,8 +22,8 @@ from coalmine.results import summary
 from coalmine.results.directory import REPORT
 from coalmine.results.finding import CHECK_RATE
 from coalmine.results.io import envelope, read_run_directory
-from coalmine.results.result import Result
-from coalmine.results.tables import EVIDENCE, Table, as_frame, epsilons, evidence_cells, evidence_in_json, shown_results
+from coalmine.results.result import Result, in_json
+from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_numbers, shown_results
 from coalmine.runs.comparison import write_index
 from coalmine.runs.running import directory_for, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run
@@ -56,7 +56,8 @@ class SweptResult:
             "view": result.label,
             "unit": result.unit.name,
             "delta": None if result.bound is None else result.bound.delta,
-            **evidence_in_json(result),
+            **{name: in_json(value) for name, value in evidence_numbers(result).items()},
+            "verdict": result.verdict.value,
             "directory": str(self.directory),
         }
 
@@ -83,19 +84,17 @@ class Sweep:
 
     @property
     def sentence(self) -> str:
-        """How many claims were refuted, how many would be by chance, and why there is no best guess."""
+        """How many claims were refuted, and how many would be by chance."""
         tests = [(row.result, row.result.claim_test) for row in self.rows if row.result.claim_test is not None]
         runs = len({row.directory for row in self.rows})
-        few = any(row.result.lacks_scores for row in self.rows)
-        no_guess = " A dash under best guess: there are too few scores for one." if few else ""
         if not tests:
-            return f"{summary.plural(runs, 'run')} without a claim to test.{no_guess}"
+            return f"{summary.plural(runs, 'run')} without a claim to test."
         refuted = sum(result.refuted for result, _ in tests)
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
             f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
             f"its own false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were "
-            f"true.{no_guess}"
+            "true."
         )
 
     def plot(self) -> Any:
@@ -111,14 +110,13 @@ class Sweep:
         panels: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
-            claim, bound, guess = epsilons(row.result)
-            best = row.result.best_guess
-            numbers = {"claim": claim, "bound": bound, "estimate": guess}
-            numbers |= {"low": None if best is None else best.lower, "high": None if best is None else best.upper}
-            finite = {key: value for key, value in numbers.items() if value is not None and math.isfinite(value)}
-            about = {"x": as_number(row.point[first]), "about": row.directory.name, "refuted": row.result.refuted}
+            drawn: dict[str, Any] = {"x": as_number(row.point[first]), "about": row.directory.name}
+            drawn["refuted"] = row.result.refuted
+            numbers = evidence_numbers(row.result).values()
+            for key, value in zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True):
+                drawn[key] = None if value == math.inf else value  # which has no place in a chart
             title = ", ".join([row.result.method, row.result.label, *others])
-            panels.setdefault(title, []).append({**about, **dict.fromkeys(numbers), **finite})
+            panels.setdefault(title, []).append(drawn)
         if not panels:
             raise InputError("there is nothing to plot: the runs have no results")
         specs = {}
@@ -131,14 +129,6 @@ class Sweep:
             line = [{"x": x, "claim": claim} for x, claim in largest.items()]
             specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
         return charts.as_altair(specs)
-
-    def to_dataframe(self) -> Any:
-        """Return a pandas DataFrame with one row per result.
-
-        Raises:
-            InputError: If pandas is not installed.
-        """
-        return as_frame([row.to_dict() for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep, ready for JSON."""

@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def read_back(audit, **arguments):
     """The plain result that is read from disk after the audit's was written."""
     result = audit.result(claim=CLAIM, **arguments)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    return Result.from_dict(content, scores=result.scores, arrays=result.arrays)
+    return replace(Result.from_dict(content), scores=result.scores, arrays=result.arrays)
 
 
 def audited(module, data, pool, count=2, **settings):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_all_estimates_have_the_same_delta():
 def test_a_result_read_from_disk_has_the_same_details_as_the_typed_one():
     result = result_of(PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), sampling=EveryRound())
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    read = Result.from_dict(content, scores=result.scores, arrays=result.arrays)
+    read = replace(Result.from_dict(content), scores=result.scores, arrays=result.arrays)
     assert (read.unit, read.method, read.side_names) == (ROUND, "canife", ("canary present", "canary absent"))
     assert read.details == result.details
     assert read.details["rounds"] == [period.to_dict() for period in result.periods]

@@ -615,7 +615,7 @@ def test_a_result_says_what_it_is_about(view, score, participation, null):
     assert result.null == null
     assert result.metrics["inserted"] + result.metrics["held_out"] == 40
     assert result.metrics["accuracy"] == 0.5
-    assert Result.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
+    assert Result.from_dict(result.to_dict()).to_dict() == result.to_dict()
 
 
 @pytest.mark.parametrize("family", ["hadamard", "orthogonal", "gaussian"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -121,7 +120,6 @@ class Canife(Audit):
         self._crafted: CraftedUpdates | None = None
         self._crafted_for, self._due = -1, -1
         self._before: tuple[int, Mapping[str, npt.NDArray[Any]]] = (-1, {})
-        self._seconds = self._began = 0.0
 
     # Called by the training
 
@@ -133,7 +131,6 @@ class Canife(Audit):
         """Return the updates of the canaries whose coins came up, or None if there are none."""
         if self._frozen == (trial is None):
             return None
-        self._began = time.perf_counter()
         self._due = self._row(round, trial)
         # The model stands still between frozen rounds, so what the canaries send is computed once for all of them.
         if self._crafted is None or self._crafted_for != round or trial == 0:
@@ -147,8 +144,6 @@ class Canife(Audit):
             self._crafted, self._crafted_for = self.canaries.crafted(self._model, clip_norm=clip_norm), round
             if number is not None:
                 self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
-        if not self._frozen:  # a frozen round is held for the audit: all of its time counts until it is observed
-            self._seconds += time.perf_counter() - self._began
         present = self._coins[self._due]
         if not present.any():
             return None
@@ -164,7 +159,6 @@ class Canife(Audit):
             return
         if self._frozen == (release.trial is None):
             return
-        start = self._began if self._frozen else time.perf_counter()
         row = self._row(release.round, release.trial)
         if self._skipped[row]:  # aborted: there is nothing to score
             return
@@ -179,7 +173,6 @@ class Canife(Audit):
             raise InputError(f"the update of {where} must be finite, got NaN or infinity")
         self._scores[row], self._sigmas[row] = scores, self._crafted.effective_sigma
         self._due = -1
-        self._seconds += time.perf_counter() - start
 
     def discard(self, round: int) -> None:
         """Forget what was inserted in a round that failed."""
@@ -320,7 +313,6 @@ class Canife(Audit):
             result,
             warnings=[*result.warnings, *self.notes],
             metrics={**result.metrics, **(metrics or {})},
-            timing={"audit_s": self._seconds},
             config=config | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
             arrays=arrays,
         )
@@ -330,7 +322,7 @@ class Canife(Audit):
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return scores, facts, the model last seen and the canaries; the coins follow from the seed."""
         model = np.zeros(0, dtype=np.float32) if self._model is None else self._model
-        arrays = {"facts": self._facts, "model": model, "seconds": np.array(self._seconds)}
+        arrays = {"facts": self._facts, "model": model}
         arrays |= {"scores": self._scores, "sigmas": self._sigmas, "skipped": self._skipped}
         arrays |= {f"canary_{name}": value for name, value in self.canaries.state().items()}
         return {name: np.array(value) for name, value in arrays.items()}
@@ -341,7 +333,7 @@ class Canife(Audit):
         self._scores, self._sigmas, self._skipped = (arrays[name] for name in ("scores", "sigmas", "skipped"))
         self._facts = arrays["facts"]
         self._model = arrays["model"] if len(arrays["model"]) else None
-        self._seconds, self._crafted = float(arrays["seconds"]), None
+        self._crafted = None
         self._crafted_for, self._due, self._before = -1, -1, (-1, {})
         prefix = "canary_"
         self.canaries.restore({n.removeprefix(prefix): value for n, value in arrays.items() if n.startswith(prefix)})

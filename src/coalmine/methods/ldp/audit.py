@@ -6,7 +6,6 @@ was applied to, guesses which one. How often it is right bounds the ε of the cl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -124,7 +123,6 @@ class Ldp:
         Raises:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
-        began = time.perf_counter()
         # Keys in this order are the order of the results.
         trials: dict[Key, list[Trials]] = {}
         for c in range(len(self.crafters)):
@@ -135,10 +133,9 @@ class Ldp:
         for stream in track(streams, "LDP measurements"):
             for key, played in self._measurement(stream).items():
                 trials[key].append(played)
-        seconds = time.perf_counter() - began
         # All bounds of the audit hold together at this confidence of each (a union bound).
         joint = 1 - (1 - self.confidence) / len(trials)
-        return Results(self._result(key, played, joint, seconds) for key, played in trials.items())
+        return Results(self._result(key, played, joint) for key, played in trials.items())
 
     def _measurement(self, stream: np.random.SeedSequence) -> dict[Key, Trials]:
         """Return the trials of one measurement, which has its own model and pair of examples."""
@@ -178,7 +175,7 @@ class Ldp:
             crafted.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
         return crafted
 
-    def _result(self, key: Key, trials: Sequence[Trials], joint: float, seconds: float) -> Result:
+    def _result(self, key: Key, trials: Sequence[Trials], joint: float) -> Result:
         """Return the result of one crafter, mechanism and view."""
         crafter, mechanism, view = self.crafters[key[0]], self.mechanisms[key[1]], key[2]
         delta, claim = mechanism.delta, mechanism.claim()
@@ -220,7 +217,6 @@ class Ldp:
             recipe={"delta": delta, "confidence": self.confidence, "joint": joint, "measurements": sizes},
             arrays=arrays,
             metrics=metrics,
-            timing={"sweep_s": seconds},  # of all results: they are measured together
             config={
                 "crafter": name_of(crafter),
                 "gradient_norm": getattr(crafter, "norm", None),

@@ -593,7 +593,6 @@ class OneShot(Audit):
             ceiling=evidence.ceiling,
             warnings=[*warnings, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
-            timing={"audit_s": self._seconds},
             config=config,
         )
 

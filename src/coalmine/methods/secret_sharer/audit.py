@@ -7,7 +7,6 @@ model. docs/secret-sharer.md explains the scores and both units of privacy.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -286,7 +285,6 @@ class SecretSharer(Audit):
         self._module, self._reference = moved(model, device), reference
         self._final: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
-        self._seconds = 0.0
 
     def record(self, release: Release) -> None:
         """Keep the final model."""
@@ -302,7 +300,6 @@ class SecretSharer(Audit):
         if self._memorization is None:
             if self._final is None:
                 raise InputError("the final model was never observed: call observe with the last round's release")
-            start = time.perf_counter()
             self._memorization = measure_memorization(
                 _with_parameters(self._module, self._final),
                 self.canaries,
@@ -312,7 +309,6 @@ class SecretSharer(Audit):
                 width=self.width,
                 reference=self._reference,
             )
-            self._seconds = time.perf_counter() - start
         return self._memorization
 
     def result(
@@ -387,7 +383,6 @@ class SecretSharer(Audit):
             ceiling=evidence.ceiling,
             recipe=evidence.recipe,
             warnings=warnings,
-            timing={"audit_s": self._seconds},
             metrics={**_metrics(memorization), **(metrics or {})},
             config={
                 "score": score,

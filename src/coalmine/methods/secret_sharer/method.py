@@ -5,7 +5,6 @@ It trains on data with inserted phrases and probes the model, or probes a traine
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +181,7 @@ class SecretSharerMethod(Method):
         from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
 
-        settings, start = self.settings, time.perf_counter()
+        settings = self.settings
         reference, claim, copies = None, None, None
         if self.insertion is None or trained is None:
             canaries, users, most_users = self._stored
@@ -196,7 +195,6 @@ class SecretSharerMethod(Method):
             canaries, users, most_users = insertion.phrases, insertion.users, insertion.most_users
             copies = insertion.copies
             reference = self._reference_model()
-            start = time.perf_counter()  # training the reference model is not auditing
             self._module = module = trained.module()
             # Central training, and one without noise, claim nothing.
             if isinstance(trained, Training) and trained.mechanism.private:
@@ -233,10 +231,9 @@ class SecretSharerMethod(Method):
                 **terms,
             )
             results.insert(2, attack)  # after both views of the exposure
-        timing = {"audit_s": time.perf_counter() - start}
         return MethodResults(
             method=self.name,
-            results=[replace(result, timing=timing, config={**config, **result.config}) for result in results],
+            results=[replace(result, config={**config, **result.config}) for result in results],
             summary=_NOTHING_HELD_OUT if canaries.inserted.all() else None,
             extras={"memorization": memorization.to_dict(users, copies)},
         )
