@@ -236,7 +236,7 @@ Function = tuple[str, str]
 # Running the tests
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class Suite:
     """A pytest plugin that runs the collected tests on each mutant instead of once.
 
