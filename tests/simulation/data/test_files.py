@@ -434,7 +434,7 @@ def test_tables_without_users_are_assigned_to_clients(datasets):
     both = datasets.DatasetDict(train=pictures(datasets), test=pictures(datasets, count=30))
     splits = load(both, partition="iid:5")
     assert (len(splits.train), splits.train.sizes.sum(), splits.test.sizes.sum()) == (5, 60, 30)
-    with pytest.raises(InputError, match="cannot be read as a table.*train"):
+    with pytest.raises(InputError, match=r"cannot be read as a table.*train"):
         load(datasets.DatasetDict(test=pictures(datasets)))
 
 
