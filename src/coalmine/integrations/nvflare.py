@@ -7,7 +7,6 @@ docs/integrations.md explains it, and examples/nvflare is a complete job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,20 @@ class CanaryAggregator(ModelAggregator):
                 f"clients must send the difference to the global model, ParamsType.DIFF, got {model.params_type}"
             )
         if self._audit is None:
-            self._begin(model.params)
+            for name, value in model.params.items():
+                array = np.asarray(value)
+                if array.dtype.kind == "f":  # counters of batches and the like are left alone
+                    self._shapes[name] = array.shape
+            self._audit = OneShot(
+                sum(int(np.prod(shape)) for shape in self._shapes.values()),
+                rounds=self.rounds,
+                canaries=self.canaries,
+                view="updates",
+                participation="every-round",
+                design="fixed",  # so that the number of models reveals nothing
+                layers=self._shapes,
+                seed=self.seed,
+            )
         self._clients, self._meta = self._clients + 1, dict(model.meta or {})
         self.aggregator.accept_model(model)
 
@@ -145,18 +157,3 @@ class CanaryAggregator(ModelAggregator):
             save([result], self.out, overwrite=True)
             self.info(f"coalmine: {result.summary} The result is in {self.out}.")
         return aggregated
-
-    def _begin(self, params: Mapping[str, Any]) -> None:
-        """Make the audit for the floating-point arrays of a model."""
-        arrays = {name: np.asarray(value) for name, value in params.items()}
-        self._shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind == "f"}
-        self._audit = OneShot(
-            sum(int(np.prod(shape)) for shape in self._shapes.values()),
-            rounds=self.rounds,
-            canaries=self.canaries,
-            view="updates",
-            participation="every-round",
-            design="fixed",  # so that the number of models reveals nothing
-            layers=self._shapes,
-            seed=self.seed,
-        )

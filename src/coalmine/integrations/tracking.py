@@ -121,7 +121,10 @@ def log_run(directory: Path | str, tracker: Tracker, *, rounds: bool = True) -> 
     run = read_run_directory(directory, scores=True)
     log = run.path / LOG
     events: dict[int, dict[str, Any]] = {}
-    for line in read_text(log).splitlines() if rounds and log.is_file() else ():
+    lines: list[str] = []
+    if rounds and log.is_file():  # results that were saved from Python have no log
+        lines = read_text(log).splitlines()
+    for line in lines:
         try:
             event = json.loads(line)
         except ValueError:

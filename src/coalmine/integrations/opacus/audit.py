@@ -137,8 +137,20 @@ class OpacusAudit:
         Raises:
             InputError: If no step was taken.
         """
-        # Steps that were announced and not taken must be known before anything is computed.
-        self._finish()
+        if self.taken == 0:
+            raise InputError("the audited optimizer took no step: train with the optimizer that was given to the audit")
+        if self.taken < self.steps and not self._finished:
+            self._note(f"only {self.taken} of the {self.steps} announced steps were taken")
+            # Audits need every announced round before anything is computed: those not taken count as aborted.
+            model = flattened(self.params)
+            releases: dict[str, Any] = {"model": model, "update": np.zeros_like(model)}
+            for round in range(self.taken, self.steps):
+                for audit in self.audits:
+                    audit.skip(round)
+                    for view in audit.views:
+                        if view.shows(round, self.steps):
+                            audit.observe(round, **{view.kind: releases[view.kind]}, divisor=1.0)
+        self._finished = True
         claim, own, warnings = claims_of(self.engine, self.loading, delta=delta)
         if claim.rounds != self.taken:
             warnings.append(f"the accountant recorded {claim.rounds} steps, of which {self.taken} were audited")
@@ -322,24 +334,6 @@ class OpacusAudit:
             if kind == "update" and not release.any():
                 audit.skip(round)
             audit.observe(round, **{kind: release}, divisor=divisor, rounding=math.inf if lost else 0.0)
-
-    def _finish(self) -> None:
-        """End the training. Steps that were announced and not taken count as aborted rounds."""
-        if self._finished:
-            return
-        if self.taken == 0:
-            raise InputError("the audited optimizer took no step: train with the optimizer that was given to the audit")
-        if self.taken < self.steps:
-            self._note(f"only {self.taken} of the {self.steps} announced steps were taken")
-        self._finished = True
-        model = flattened(self.params)
-        releases: dict[str, Any] = {"model": model, "update": np.zeros_like(model)}
-        for round in range(self.taken, self.steps):
-            for audit in self.audits:
-                audit.skip(round)
-                for view in audit.views:
-                    if view.shows(round, self.steps):
-                        audit.observe(round, **{view.kind: releases[view.kind]}, divisor=1.0)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
