@@ -37,6 +37,7 @@ def finite_array(name: str, values: ArrayLike) -> Floats:
     """Return ``values`` as a float64 array of any shape, or raise `InputError` if they are not finite numbers."""
     raw = np.asarray(values)
     try:
+        # NumPy would convert texts and dates, and drop the imaginary part of complex numbers.
         if raw.dtype.kind not in "biufO":
             raise TypeError
         array = np.asarray(raw, dtype=np.float64)

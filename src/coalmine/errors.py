@@ -51,6 +51,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example
 
 def check_number(name: str, value: SupportsFloat) -> float:
     """Return ``value`` as a float if it is a number other than NaN."""
+    # Strings have no __float__, so "0.5" gets a sentence instead of a failed comparison.
     if not hasattr(value, "__float__") or math.isnan(value.__float__()):
         raise InputError(f"{name} must be a number, got {value!r}")
     return float(value)
@@ -128,7 +129,7 @@ def parse_kind(text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: s
     kind, colon, rest = text.partition(":")
     try:
         return kinds[kind + colon](rest)
-    except InputError:
+    except InputError:  # a ValueError as well, whose own message says more
         raise
     except (KeyError, ValueError) as cause:
         raise InputError(error) from cause

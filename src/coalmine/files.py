@@ -161,7 +161,6 @@ def parse_toml(text: str, source: object) -> dict[str, Any]:
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the line number and the value of each line that is not blank, of a .jsonl or .jsonl.gz file."""
-    number = 0
     with refusing(path, "JSON lines"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.isspace():
@@ -172,12 +171,9 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays in an .npz file, by name."""
-    with refusing(path, "an .npz file of plain arrays (numbers or strings)"):
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
-        with archive:
-            return {name: archive[name] for name in archive.files}
+    what = "an .npz file of plain arrays (numbers or strings)"
+    with refusing(path, what), np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -191,6 +187,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 # Tables of scores, losses and ranks; docs/runs.md describes the layouts
 
 
+# Tools for membership inference write all of these.
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
 _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "reference"}
 
@@ -271,7 +268,6 @@ def read_table(path: Path) -> ScoreTable:
     elif suffix == ".csv":
         columns, first_row = _csv_columns(path), 2
     else:
-        read_text(path)  # says if it is missing or a directory
         raise InputError(f"{path} must end in .csv, .npz or .json")
     if not isinstance(columns, dict) or not columns:
         raise InputError(f"{path} must hold columns with names: in JSON an object of lists, or a list of objects")
@@ -329,6 +325,7 @@ def two_groups(
             if in_first.size != first.size:
                 raise InputError(f"{table.source}: {value} has {first.size} values, but {flag} has {in_first.size}")
             first, second = first[in_first], first[~in_first]
+    # Where the null is known, a file may have the column of non-members and leave it empty.
     if single and (second is None or not second.size):
         return first, None
     assert second is not None

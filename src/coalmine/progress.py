@@ -56,6 +56,7 @@ def bars(patience: float = 0.0) -> Iterator[None]:
 
         def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
             start = time.monotonic()
+            # Hidden at first: a bar that flashes up for a moment is worse than none.
             task = shown.add_task(what, total=total or None, visible=not patience, words="")
 
             def advance(done: int, text: str) -> None:
@@ -101,6 +102,7 @@ def track(
         words: Returns a short text about the current state; called after every item, if anybody listens.
     """
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
+    # The words may take a while to find, such as a bound so far, so nobody is asked for them in vain.
     heard = _listener.get() not in (None, _silent)
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):

@@ -230,6 +230,7 @@ class Audit:
         """
         if (update is None) == (model is None):
             raise InputError("observe takes either update=, the round's noisy average, or model=, the model after it")
+        # Both are vectors of one length, so nothing but the argument's name can tell them apart.
         kind: Kind = "model" if update is None else "update"
         vector = model if update is None else update
         self.record(Release(round, kind, vector, trial=trial, divisor=divisor, rounding=rounding))

@@ -52,10 +52,12 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
         >>> generator(1, "noise", 3).random() == generator(1, "noise", 4).random()
         False
     """
+    # The lowest word counts the draws of this stream: 2⁶⁴ of them would be needed to run into the next.
     words = [0, *counters, *[0] * (3 - len(counters))]
     return np.random.Generator(np.random.Philox(key=_key(seed, purpose), counter=words))
 
 
+# A round asks for many streams of few keys, and deriving a key takes longer than a short stream's draws.
 @lru_cache(maxsize=64)
 def _key(seed: int, purpose: str) -> int:
     """Return the 128-bit Philox key of a seed and a purpose."""

@@ -129,6 +129,7 @@ def assert_private(
             f"clip_norm={clip_norm:g} goes with clients=: a function of a sum is tested with updates of norm 1, so "
             "divide by the clip norm before it and multiply after"
         )
+    # The bound and the attacks share the rate, so that a correct mechanism fails either with at most that probability.
     result = check_mechanism(
         mechanism, dim=dim, claim=claim, delta=delta, confidence=1 - _FIRST_CALL * false_alarm_rate, canaries=canaries,
         calls=calls, layers=layers, clients=clients, clip_norm=clip_norm, norm=norm,
@@ -139,12 +140,13 @@ def assert_private(
         raise AssertionError(
             "\n".join(map(str, refuting)) + f"\nThe claim of ε = {limit:.4g} at δ = {delta:g} is refuted by the check "
             f'"{refuting[0].check}" ({result.config["dim"]:,} dimensions, seed {seed}).\n'
-            f"A correct mechanism fails this test in at most {_share_of_cases(false_alarm_rate)}, if its noise is "
+            f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases, if its noise is "
             "independent."
         )
     assert result.bound is not None
     how = f"{result.config['canaries']:,} canaries in {result.config['dim']:,} dimensions, seed {seed}"
     bound = _judged(result.bound, limit, false_alarm_rate, how)
+    # The other warnings are for readers of a report; this one says that the test is too weak.
     for warning in result.warnings:
         if "might pass" in warning:
             warnings.warn(warning, stacklevel=2)
@@ -244,6 +246,7 @@ def assert_private_scores(
     confidence = 1 - false_alarm_rate
     scores = Scores(members, nonmembers)  # type: ignore[arg-type]
     sizes = scores.members.size, scores.observed.size
+    # Even perfectly separated scores show no more than this.
     top = ceiling(*sizes, delta=delta, confidence=confidence, design=design)
     _check_can_fail(top, limit, f"{sizes[0]:,} members and {sizes[1]:,} non-members")
     bound = simultaneous(scores, delta=delta, confidence=confidence, design=design)
@@ -329,7 +332,7 @@ def assert_locally_private(
         if p_value <= 1 - confidence:
             raise AssertionError(
                 f"The claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
-                f"A correct mechanism fails this test in at most {_share_of_cases(false_alarm_rate)} ({how})."
+                f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases ({how})."
             )
     return max(bounds, key=lambda bound: bound.epsilon)
 
@@ -355,6 +358,7 @@ def two_games(
     first, second = reports[sent], reports[~sent]
     spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
     difference = np.abs(first.mean(axis=0) - second.mean(axis=0))
+    # A coordinate without any noise has no spread, and is the one to find.
     coordinate = int(np.argmax(difference / np.maximum(spread, 1e-12)))
     along = np.where(np.arange(gradient.size) == coordinate, np.linalg.norm(gradient), 0.0).astype(np.float32)
     coins = rng.random(sent.size) < 0.5
@@ -411,11 +415,6 @@ def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) ->
         f"The claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
         f"{100 * (1 - false_alarm_rate):g}% confidence.\n"
         f"{shown[:1].upper()}{shown[1:]}; the claim allows {summary.times(claim)}.\n"
-        f"A correct mechanism fails this test in at most {_share_of_cases(false_alarm_rate)} ({bound.method}, {how}), "
-        f"if {bound.assumes}."
+        f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases "
+        f"({bound.method}, {how}), if {bound.assumes}."
     )
-
-
-def _share_of_cases(rate: float) -> str:
-    """Return a false-alarm rate in words."""
-    return f"1 of {1 / rate:,.0f} cases" if rate <= 0.1 else f"{100 * rate:g}% of cases"

@@ -180,6 +180,7 @@ def product_sums(one: Vector, other: Vector) -> tuple[float, float]:
         >>> product_sums(np.array([1, 2], dtype=np.float32), np.array([3, 4], dtype=np.float32))
         (11.0, 73.0)
     """
+    # Piece by piece, since the products of two large vectors would need a third one.
     total = energy = 0.0
     for piece in pieces(len(one), device_of(one)):
         terms = one[piece] * other[piece]
@@ -223,6 +224,7 @@ def column_sums(rows: Any) -> Floats:
     if is_tensor(rows):
         return np.asarray(to_numpy(rows.sum(0)), dtype=np.float64)
     whole = len(rows) - len(rows) % _FEW_ROWS
+    # A few rows at a time lose nothing in float32, and leave little to add in float64, which is slower.
     few = rows[:whole].reshape(-1, _FEW_ROWS, rows.shape[1]).sum(axis=1)
     sums: Floats = few.sum(axis=0, dtype=np.float64) + rows[whole:].sum(axis=0)
     return sums

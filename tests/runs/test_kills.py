@@ -56,6 +56,9 @@ def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
 def test_a_second_process_is_refused_while_the_first_goes_on(tmp_path, run):
     file, out = tmp_path / "audit.toml", tmp_path / "run"
     file.write_text(kills.SETTINGS)
+    assert (
+        run("run", str(file), "--out", str(tmp_path / "before"), "--quiet")[0] == 0
+    )  # imports take longer than the run
     first = kills.start(file, out)
     deadline = time.monotonic() + 60
     while not (out / "run.json").exists() and time.monotonic() < deadline:
@@ -65,6 +68,9 @@ def test_a_second_process_is_refused_while_the_first_goes_on(tmp_path, run):
     first.kill()
     first.join()
     assert (code, "in use" in err) == (2, True)
+    deadline = time.monotonic() + 10
+    while RunDirectory(out).standing()[0] == "running" and time.monotonic() < deadline:
+        time.sleep(0.01)  # the system closes the files of a killed process one after the other
     assert RunDirectory(out).standing()[0] == "stopped"
 
 

@@ -30,7 +30,7 @@ _OURS = {
     "ldp": "coalmine.methods.ldp.method:LdpMethod",
     "exposure": "coalmine.methods.exposure.method:ExposureMethod",
     "mechanism": "coalmine.methods.mechanism.method:MechanismMethod",
-    "samples": "coalmine.methods.samples.method:SamplesMethod",
+    "samples": "coalmine.methods.samples:SamplesMethod",
 }
 
 

@@ -87,6 +87,7 @@ def write_results(
 @contextmanager
 def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> Iterator[SavedRun]:
     """Yield results as the run that saving them now would give, with its date and fingerprint."""
+    # Saved and read back, so that there is one place that knows what a saved run holds.
     with tempfile.TemporaryDirectory() as directory:
         save(results, directory, facts=facts)
         run = read_run_directory(directory)
@@ -97,7 +98,7 @@ def write_figures(directory: Path, out: Path) -> list[Path]:
     """Write every figure of a run's report as PNG and return the paths."""
     with refusing_damage(directory):
         page = _Page(read_run_directory(directory, scores=True))
-        page.sections("")
+        page.sections("")  # templates decide which figures there are, so they have to be rendered
     written = []
     for name, (title, spec) in page.figures.items():
         written.append(charts.save(charts.as_altair({title: spec}), out / f"{name}.png"))
@@ -181,6 +182,7 @@ def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
         return charts.as_altair({"ε: claimed, lower bound and best guess": charts.evidence(grouped(results))})
     specs = {}
     for i, result in enumerate(results):
+        # The chart that the report of this result would have.
         page = _Page(SavedRun(path=Path(), content={}, results=[result]))
         page.method_section(MethodResults(method=result.method, results=[result]))
         for name, (title, spec) in page.figures.items():
@@ -238,6 +240,7 @@ class _Page:
                 family = "low-fpr" if estimate.method.startswith("low-fpr") else estimate.method
                 meanings[estimate.method] = caveats.get(family, "An estimate.")
         sections.append(("appendix", "How it was measured", "Method", appendix.render(shared, caveats=meanings)))
+        # The templates have escaped whatever comes from outside, and must not be escaped again.
         return [
             {"key": key, "title": title, "short": short, "html": Markup(html)} for key, title, short, html in sections
         ]
@@ -246,7 +249,7 @@ class _Page:
         """Return the section of a method by its own template; a method that is not installed gets the default one."""
         method = registry.find(results.method)
         template = _environment().get_template("section.html.j2")
-        if method.template is not None:
+        if method.template is not None:  # in the package of the method, which may be a third party's
             template = _environment().from_string(method.template.read_text(encoding="utf-8"))
         return template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
 
@@ -261,6 +264,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # NaN is no JSON, and a browser would refuse all figures because of one.
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
     environment.globals |= {
         "CAVEATS": CAVEATS,
@@ -294,7 +298,7 @@ def slug(name: str) -> str:
 
 def metric(value: object) -> str:
     """Format any number of a result with four significant digits."""
-    if value == "inf":
+    if value == "inf":  # as JSON files spell it
         return "∞"
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
@@ -319,6 +323,7 @@ def _library() -> str:
             return bundle
     import vl_convert
 
+    # Inside a page, the end of a script that is part of a text would end the script itself.
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with suppress(InputError):
         write_text(path, f"{hashlib.sha256(bundle.encode()).hexdigest()}\n{bundle}")

@@ -7,7 +7,7 @@ import pytest
 from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.mechanism.settings import MechanismSettings
+from coalmine.methods.mechanism.method import MechanismSettings
 
 METHOD = registry.get("mechanism")
 

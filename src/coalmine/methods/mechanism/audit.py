@@ -34,6 +34,7 @@ from coalmine.seeds import generator
 from coalmine.stats import CosineNull, epsilon_gaussian, sigma_gaussian
 from coalmine.usercode import errors_of
 
+# Rows of outputs that are kept until the attacks: more would not fit into memory, whatever the dimension.
 _MOST_CALLS = 10_000_000
 
 MechanismFunction = Callable[[Any], object]
@@ -142,6 +143,7 @@ def check_mechanism(
         )
         checks, findings, dim = [Check.SENSITIVITY], list(sums.replay.findings), sums.dim
     dim = check_count("dim", 10_000 if dim is None else dim, least=2)
+    # Inserted and held-out canaries fill two fifths of the dimensions, so all of them can be orthogonal.
     canaries = min(1000, max(1, dim // 5)) if canaries is None else check_count("canaries", canaries)
     applied = partial(_applied, mechanism, dim)
     first = _first_call(applied, dim=dim, canaries=canaries, norm=norm, seed=seed)
@@ -158,6 +160,7 @@ def check_mechanism(
             applied, dim=dim, claim=claim.curve(), calls=number, rate=false_alarm_rate, noise_multiplier=sigma,
             layers=None if tensors is None else tensors.check(dim), seed=seed,
         )  # fmt: skip
+        # A sum that changes between equal calls would look like wrong noise.
         if sums is not None and attacked:
             sums.check_steady()
         checks, findings = [*checks, *CHECKS], [*findings, *attacked]
