@@ -280,14 +280,13 @@ def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():
     ("vector", "clients", "message"),
     [
         (np.zeros(3, dtype=np.float32), 1, "shape"),
-        ("nan", 1, "NaN"),
+        ("nan", 1, "norm nan"),
         ("long", 1, "norm"),
-        ("short", -1, "got -1"),
     ],
 )
 def test_a_bad_contribution_is_refused(vector, clients, message):
     if isinstance(vector, str):
-        filling = {"nan": math.nan, "long": 1.0, "short": 1e-9}[vector]
+        filling = {"nan": math.nan, "long": 1.0}[vector]
         vector = np.full(training().dim, filling, dtype=np.float32)
     spy = Spy(plants=lambda *_: Contribution(vector, clients))
     with pytest.raises(InputError, match=message):
@@ -611,7 +610,7 @@ def test_a_model_that_diverges_is_noticed_in_its_own_round():
     [
         ({"data": None}, "data must be FederatedData"),
         ({"sampling": 0.5}, "sampling must be.*got float"),
-        ({"sampling": Poisson}, "sampling must be.*got the class"),
+        ({"sampling": Poisson}, "sampling must be.*got type"),
         ({"audits": Spy()}, "audits must be a list"),
         ({"audits": [3]}, "an audit must be an object of a subclass of coalmine.protocol.Audit, got int"),
     ],
@@ -619,12 +618,6 @@ def test_a_model_that_diverges_is_noticed_in_its_own_round():
 def test_arguments_of_the_wrong_type_raise(changes, message):
     with pytest.raises(InputError, match=message):
         training(**changes)
-
-
-def test_parts_of_the_wrong_type_raise():
-    spy = Spy(plants=lambda *_: np.zeros(3))
-    with pytest.raises(InputError, match="Contribution or None, got ndarray"):
-        training(audits=[spy]).run()
 
 
 def test_a_resumed_training_reads_the_same_memory_layout(tmp_path):

@@ -162,7 +162,7 @@ class Rounds(ABC):
         end = self.rounds if until is None else min(check_count("until", until, least=0), self.rounds)
         directory = None if checkpoints is None else Path(checkpoints)
         check_count("checkpoint_every", checkpoint_every)
-        if directory and holds_checkpoint(directory):
+        if directory and (directory / _FILE).is_file():
             saved = self._read(directory)
             if saved.round > end:
                 raise InputError(f"{directory} holds a checkpoint after round {saved.round}, past {end}: use another")
@@ -312,8 +312,3 @@ def shown(vector: Tensor) -> AnyVector:
     copied = vector.numpy().copy()
     copied.flags.writeable = False
     return copied
-
-
-def holds_checkpoint(directory: Path) -> bool:
-    """Whether ``directory`` holds a checkpoint."""
-    return (directory / _FILE).is_file()

@@ -174,11 +174,6 @@ def test_a_trie_has_every_sequence_as_often_as_it_occurs(seed, highest, length):
     assert np.array_equal(paths, trie.rows)
 
 
-def test_references_of_another_length_are_refused():
-    with pytest.raises(InputError, match="3 words, got 2"):
-        sampled_ranks(toy_scorer(), toy_phrases(), toy_phrases(5, 2))
-
-
 def naive_beam(module, phrase, prefix, width, length):
     """One canary, one beam at a time, one forward pass each."""
     beams = [((), 0.0)]

@@ -89,7 +89,7 @@ def test_characters_have_no_begin_mark(tmp_path):
         ({"each": 0}, "each"),
         ({"design": "pairs"}, "fixed or coin-flips"),
         ({"design": "coin-flips", "twins": 2}, "twins"),
-        ({"configurations": []}, "at least one configuration"),
+        ({"configurations": []}, "at least one canary"),
     ],
 )
 def test_wrong_settings_are_refused(users, settings, sentence):

@@ -308,7 +308,7 @@ def test_compressed_lines_that_were_cut_short_and_empty_files_raise(tmp_path):
     with pytest.raises(InputError, match="end-of-stream"):
         load(path)
     (tmp_path / "a.jsonl").write_text("\n")
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match=r"a\.jsonl has no column"):
         load(tmp_path / "a.jsonl")
 
 
@@ -381,12 +381,12 @@ def test_leafs_split_by_sample_is_split_again_by_user(tmp_path):
     ("users", "message"),
     [
         ([], "not in LEAF's format"),
-        ({}, "has no examples"),
-        ({"a": {"x": [[0.1]] * 2, "y": [1]}}, "user 'a' has 2 x and 1 y"),
-        ({"a": {"x": [[["w"]]], "y": [1]}}, r"must be 80 characters \(Shakespeare\)"),
+        ({}, "not in LEAF's format"),
+        ({"a": {"x": [[0.1]] * 2, "y": [1]}}, "as many x as y .* shorter"),
+        ({"a": {"x": [[["w"]]], "y": [1]}}, r"80 characters \(Shakespeare\)"),
         ({"a": {"x": [[1, 2], [1]], "y": [1, 1]}}, "list of numbers"),
-        ({"a": {"x": [[1, 2]], "y": [0.5]}}, "got .* 0.5"),
-        ({"a": {"x": ["ab", "a"], "y": ["c", "c"]}}, "must be 80 characters"),
+        ({"a": {"x": [[1, 2]], "y": [0.5]}}, "whole numbers, got 0.5"),
+        ({"a": {"x": ["ab", "a"], "y": ["c", "c"]}}, "80 characters"),
         ({"a": {"x": ["000001.jpg"], "y": [1]}}, r"image files to an \.npz"),
         ({"a": {"x": [["", "", "", "", "hi"]], "y": [2]}}, "row of Sent140"),
     ],
@@ -434,7 +434,7 @@ def test_tables_without_users_are_assigned_to_clients(datasets):
     both = datasets.DatasetDict(train=pictures(datasets), test=pictures(datasets, count=30))
     splits = load(both, partition="iid:5")
     assert (len(splits.train), splits.train.sizes.sum(), splits.test.sizes.sum()) == (5, 60, 30)
-    with pytest.raises(InputError, match="split train"):
+    with pytest.raises(InputError, match=r"cannot be read as a table.*train"):
         load(datasets.DatasetDict(test=pictures(datasets)))
 
 
@@ -453,9 +453,8 @@ def test_saved_directories_and_files_load_by_their_path(datasets, tmp_path):
     table = pictures(datasets, user=[f"u{i % 10}" for i in range(60)])
     table.save_to_disk(str(tmp_path / "saved"))
     table.to_parquet(str(tmp_path / "table.parquet"))
-    arrow = next((tmp_path / "saved").glob("*.arrow"))
     expected = load(table, seed=3)
-    for path in (tmp_path / "saved", tmp_path / "table.parquet", arrow):
+    for path in (tmp_path / "saved", tmp_path / "table.parquet"):
         splits = load(path, seed=3)
         assert splits.train.names == expected.train.names
         assert np.array_equal(splits.train.inputs, expected.train.inputs)

@@ -279,8 +279,8 @@ class SecretSharer(Audit):
     ) -> None:
         self.canaries, self.users, self.most_users = canaries, users, most_users
         self.prefix = check_count("prefix", prefix, least=0)
-        self.references = check_count("references", references)
-        self.limit, self.width = limit, check_count("width", width)
+        self.references, self.limit = check_count("references", references), limit
+        self.width = check_count("width", width)
         # A copy only if it has to move: a device that does not exist is an error now, not after the training.
         self._module, self._reference = moved(model, device), reference
         self._final: npt.NDArray[np.float32] | None = None
@@ -300,8 +300,15 @@ class SecretSharer(Audit):
         if self._memorization is None:
             if self._final is None:
                 raise InputError("the final model was never observed: call observe with the last round's release")
+            module = copy.deepcopy(self._module)  # the training goes on with the module itself
+            # A release holds the trainable parameters only; buffers and frozen layers are the module's.
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            expected, got = sum(parameter.numel() for parameter in parameters), len(self._final)
+            if expected != got:
+                raise InputError(f"the final model has {got} parameters, but the audit's module has {expected}")
+            torch.nn.utils.vector_to_parameters(torch.tensor(self._final, device=device_of(module)), parameters)
             self._memorization = measure_memorization(
-                _with_parameters(self._module, self._final),
+                module,
                 self.canaries,
                 prefix=self.prefix,
                 references=self.references,
@@ -369,6 +376,21 @@ class SecretSharer(Audit):
             median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
             evidence = user_evidence(Scores(members, nonmembers), median, claim, most_users=most, **terms)
         score_name, adversary = _SCORES[score]
+        inserted, exposures = canaries.inserted, memorization.sampled.exposures
+        # What the median of as many exposures would be if ranks were uniform (Jagielski 2023).
+        chance = RandomGuessing(memorization.sampled.references, int(inserted.sum()))
+        low, high = chance.sample_median_interval()
+        counted = {
+            "inserted": float(len(members)),
+            "held_out": float(len(nonmembers)),
+            "memorized": float(memorization.memorized.sum()),
+            "extracted": float(memorization.extracted.sum()),
+            "median exposure": float(np.median(exposures[inserted])),
+            "median exposure at random": chance.sample_median_mean(),
+            "95% of random medians, from": low,
+            "95% of random medians, to": high,
+            "median exposure, held out": float(np.median(exposures[~inserted])),
+        }
         return Result(
             method="secret-sharer",
             view=f"{score}:{unit}",
@@ -383,7 +405,7 @@ class SecretSharer(Audit):
             ceiling=evidence.ceiling,
             recipe=evidence.recipe,
             warnings=warnings,
-            metrics={**_metrics(memorization), **(metrics or {})},
+            metrics={**counted, **(metrics or {})},
             config={
                 "score": score,
                 "unit": unit,
@@ -405,35 +427,3 @@ class SecretSharer(Audit):
 
     def __repr__(self) -> str:
         return f"SecretSharer({len(self.canaries)} phrases, seed {self.canaries.seed})"
-
-
-def _metrics(memorization: Memorization) -> dict[str, float]:
-    """Return counts, and the median exposure compared with random guessing."""
-    inserted = memorization.canaries.inserted
-    exposures = memorization.sampled.exposures
-    # What the median of as many exposures would be if ranks were uniform (Jagielski 2023).
-    chance = RandomGuessing(memorization.sampled.references, int(inserted.sum()))
-    low, high = chance.sample_median_interval()
-    return {
-        "inserted": float(inserted.sum()),
-        "held_out": float((~inserted).sum()),
-        "memorized": float(memorization.memorized.sum()),
-        "extracted": float(memorization.extracted.sum()),
-        "median exposure": float(np.median(exposures[inserted])),
-        "median exposure at random": chance.sample_median_mean(),
-        "95% of random medians, from": low,
-        "95% of random medians, to": high,
-        "median exposure, held out": float(np.median(exposures[~inserted])),
-    }
-
-
-def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
-    """Return a copy of the module with the parameters of a release."""
-    copied = copy.deepcopy(module)  # the training goes on with the module itself
-    # A release holds the trainable parameters only; buffers and frozen layers are the module's.
-    parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
-    expected = sum(parameter.numel() for parameter in parameters)
-    if expected != len(vector):
-        raise InputError(f"the final model has {len(vector)} parameters, but the audit's module has {expected}")
-    torch.nn.utils.vector_to_parameters(torch.tensor(vector, device=device_of(copied)), parameters)
-    return copied

@@ -161,16 +161,8 @@ def sampled_ranks(
         references: Random suffixes in random order, shape (m, length - prefix): the paper's set R.
         limit: Most references before a canary for which it is ranked among more of them; None to rank every canary
             among all.
-
-    Raises:
-        InputError: If the references are not as long as the suffixes.
     """
     suffixes = scorer.suffixes(phrases)
-    if references.shape[1] != suffixes.shape[1]:
-        raise InputError(
-            f"references must be as long as the canaries' suffixes, {suffixes.shape[1]} words, got "
-            f"{references.shape[1]}"
-        )
     # The references are in random order, so the first tenth of them is a random part.
     sizes = [len(references)]
     while limit is not None and sizes[0] >= _GROWTH * max(limit, _SMALLEST_PART):
@@ -272,7 +264,7 @@ class _Search:
     def count(self) -> int:
         """Return the number of references that cost at most ``loss``."""
         # A reference equal to the canary costs `loss` by definition; computed again, rounding could put it above.
-        equal = int(self.trie.copies[self._is_canary(slice(None))].sum())
+        equal = int(self.trie.copies[(self.trie.rows == self.suffix).all(axis=1)].sum())
         roots = np.arange(len(self.trie.words[0]))
         return equal + self._below(0, self.start, np.zeros(1), True, roots, np.zeros_like(roots))
 
@@ -311,7 +303,7 @@ class _Search:
 
     def _copies(self, leaves: Ints, exact: bool) -> int:
         """Return the copies of all references among ``leaves`` but the canary; inexact ones are scored first."""
-        leaves = leaves[~self._is_canary(leaves)]
+        leaves = leaves[(self.trie.rows[leaves] != self.suffix).any(axis=1)]
         if exact:
             return int(self.trie.copies[leaves].sum())
         count = 0
@@ -321,10 +313,6 @@ class _Search:
             cheap = self.scorer.costs(state, self.trie.rows[batch]) <= self.loss
             count += int(self.trie.copies[batch[cheap]].sum())
         return count
-
-    def _is_canary(self, leaves: Ints | slice) -> Bools:
-        """Return which of some references are the canary itself."""
-        return np.asarray((self.trie.rows[leaves] == self.suffix).all(axis=1))
 
 
 def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
@@ -338,7 +326,6 @@ def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
         phrases: Words of the canaries, shape (n, length); only their prefixes and their length are used.
         width: Number of beams; the paper has 5.
     """
-    check_count("width", width)
     words, length = scorer.language.words, scorer.suffixes(phrases).shape[1]
     kept = min(width, len(words))
     # A state per beam of every canary.

@@ -222,8 +222,6 @@ def draw_phrases(
             f"{twins}"
         )
     count = len(configurations) * each * (1 + twins)
-    if not count:
-        raise InputError("at least one configuration is needed, got none")
     if len(language.words) ** length < _SPARSITY * count:
         raise InputError(
             f"a vocabulary of {len(language.words)} words is too small: it allows {len(language.words) ** length} "

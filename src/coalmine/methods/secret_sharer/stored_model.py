@@ -61,17 +61,10 @@ def write_canaries(insertion: Insertion, path: Path) -> None:
     canaries = []
     for i, phrase in enumerate(phrases.phrases):
         configuration = phrases.configuration(i)
-        canaries.append(
-            _Canary(
-                phrase=language.text(phrase),
-                tokens=phrase.tolist(),
-                p_u=configuration.p_u,
-                p_e=configuration.p_e,
-                planted=bool(phrases.inserted[i]),
-                users=int(users[i]),
-                copies=int(copies[i]),
-            )
-        )
+        canary = _Canary(phrase=language.text(phrase), tokens=phrase.tolist(), planted=bool(phrases.inserted[i]))
+        canary.p_u, canary.p_e = configuration.p_u, configuration.p_e
+        canary.users, canary.copies = int(users[i]), int(copies[i])
+        canaries.append(canary)
     content = _CanaryFile(
         size=language.size,
         words=(language.words.start, language.words.stop),
@@ -111,7 +104,17 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
         raise InputError(f"{path}: words must be a range within 0..{size}, got {start} to {stop}")
     tokens = []
     for number, canary in enumerate(content.canaries):
-        tokens.append(canary.tokens or _looked_up(canary.phrase, vocabulary, f"{path}, canary {number}"))
+        numbers = canary.tokens
+        if numbers is None:
+            if canary.phrase is None or vocabulary is None:
+                raise InputError(f"{path}, canary {number} needs tokens, or a phrase and a vocabulary to look it up in")
+            words = canary.phrase.split() if vocabulary.level == "words" else list(canary.phrase)
+            numbers = [int(token) for token in vocabulary.lookup(words)]
+            # The model was never trained on the phrase if one of its words became the mark for unknown words.
+            if UNKNOWN in numbers:
+                unknown = words[numbers.index(UNKNOWN)]
+                raise InputError(f"{path}, canary {number} has the word {unknown!r}, which is not in the vocabulary")
+        tokens.append(numbers)
     # Ranks are among random phrases of the canaries' length.
     lengths = {len(sequence) for sequence in tokens}
     if len(lengths) > 1:
@@ -136,17 +139,6 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     if len(users) < len(canaries):
         return canaries, None, None
     return canaries, np.array(users), content.most_users
-
-
-def _looked_up(phrase: str | None, vocabulary: Vocabulary | None, source: str) -> list[int]:
-    """Return the tokens of a phrase; ``source`` is named in errors."""
-    if phrase is None or vocabulary is None:
-        raise InputError(f"{source} needs tokens, or a phrase and a vocabulary to look up its words")
-    words = phrase.split() if vocabulary.level == "words" else list(phrase)
-    tokens = [int(token) for token in vocabulary.lookup(words)]
-    if UNKNOWN in tokens:
-        raise InputError(f"{source} has the word {words[tokens.index(UNKNOWN)]!r}, which is not in the vocabulary")
-    return tokens
 
 
 def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Path) -> nn.Module:

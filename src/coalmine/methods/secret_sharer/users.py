@@ -154,10 +154,8 @@ def set_aside(data: FederatedData, share: float, *, seed: int = 0) -> tuple[Fede
         The clients to train on, and those set aside (None if there are none). No user is in both.
 
     Raises:
-        InputError: If the share is outside [0, 1) or leaves no user to train on.
+        InputError: If the share leaves no user to train on.
     """
-    if not 0 <= share < 1:
-        raise InputError(f"reference_share must be in [0, 1), got {share}")
     # A user may be cut into several clients, which belong together.
     user_of = np.unique(_owners(data), return_inverse=True)[1]
     users = int(user_of.max()) + 1

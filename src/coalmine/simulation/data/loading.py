@@ -46,7 +46,7 @@ NAMES = ("digits", "generated-text", *_FILES)
 """Names of data sets that `load` takes; the first two need no file."""
 
 _CLIENTS = 100  # default number of IID clients for data without users
-_TABLES = (".csv", ".parquet", ".arrow")  # endings of the files that `datasets` reads
+_TABLES = (".csv", ".parquet")  # endings of the files that `datasets` reads
 
 # Names that the column of each role may have, in order of preference.
 _NAMES = {
@@ -106,8 +106,8 @@ def load(
 
     Args:
         source: A name such as ``"digits"`` or ``"mnist"`` (`NAMES` lists them); a path: an .npz file of arrays, a
-            .jsonl or .jsonl.gz file of texts by user, a .json file or directory of LEAF, a .csv, .parquet or .arrow
-            file, or a directory that ``save_to_disk`` of Hugging Face's ``datasets`` wrote; or a ``Dataset`` or
+            .jsonl or .jsonl.gz file of texts by user, a .json file or directory of LEAF, a .csv or .parquet file,
+            or a directory that ``save_to_disk`` of Hugging Face's ``datasets`` wrote; or a ``Dataset`` or
             ``DatasetDict`` of that library.
         partition: ``"natural"``, ``"iid:100"``, ``"dirichlet:0.1/100"`` or ``"balanced:40"``. By default the users of
             the data, or IID clients if it has none.
@@ -366,12 +366,11 @@ def _read_jsonl(path: Path, keys: Mapping[str, str]) -> Parts:
             raise InputError(f"{line} must be an object with user and text, got {record!r:.40}")
         names = _column_names(record, keys, line).values()
         table = table or {name: [] for name in names}
+        # A label on some lines only would shift the labels of all lines after them.
         if set(names) != table.keys():
             raise InputError(f"{line} has {', '.join(names)}, but lines before it have {', '.join(table)}")
         for name in names:
             table[name].append(record[name])
-    if not table:
-        raise InputError(f"{path} is empty: it needs at least one line")
     return _columns_of(table, keys, str(path)), None
 
 
@@ -391,24 +390,17 @@ def _read_table(source: Any, keys: Mapping[str, str]) -> Parts:
                 table = source
             elif source.is_dir():
                 table = datasets.load_from_disk(name)
-            elif source.suffix == ".arrow":
-                table = datasets.Dataset.from_file(name)
             elif source.suffix == ".csv":
                 table = datasets.Dataset.from_csv(name, cache_dir=cache, keep_in_memory=True)
             else:
                 table = datasets.Dataset.from_parquet(name, cache_dir=cache, keep_in_memory=True)
             if not isinstance(table, datasets.DatasetDict):
-                return _columns_of(_numpy(table), keys, name), None
-            if "train" not in table:
-                raise InputError(f"{name} must have a split train, got {', '.join(table)}")
-            train = _columns_of(_numpy(table["train"]), keys, name)
-            if "test" not in table:
-                return train, None
-            return train, _columns_of(_numpy(table["test"]), keys, name)
-    except InputError:
-        raise
+                table = {"train": table}
+            train = _numpy(table["train"])
+            test = _numpy(table["test"]) if "test" in table else None
     except Exception as error:  # Arrow and the library raise many kinds of errors on damaged files
         raise InputError(f"{name} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
+    return _columns_of(train, keys, name), _columns_of(test, keys, name) if test else None
 
 
 def _numpy(dataset: Any) -> dict[str, Any]:
@@ -449,19 +441,13 @@ def _leaf_columns(files: Sequence[Path]) -> Columns:
     x: list[Any] = []
     y: list[Any] = []
     users: list[str] = []
-    for file in files:
-        try:
-            for user, data in parse_json(read_text(file), file)["user_data"].items():
-                if len(data["x"]) != len(data["y"]):
-                    raise InputError(f"{file}: user {user!r} has {len(data['x'])} x and {len(data['y'])} y")
-                x += data["x"]
-                y += data["y"]
-                users += [user] * len(data["x"])
-        except (KeyError, TypeError, AttributeError):
-            raise InputError(f"{file} is not in LEAF's format: it needs user_data with x and y of each user") from None
-    if not x:
-        raise InputError(f"{files[0]} has no examples")
     try:
+        for file in files:
+            for user, data in parse_json(read_text(file), file)["user_data"].items():
+                for example, label in zip(data["x"], data["y"], strict=True):
+                    x.append(example)
+                    y.append(label)
+                    users.append(user)
         if isinstance(x[0], str):  # Shakespeare
             places = {character: place for place, character in enumerate(_ALPHABET)}
             windows = np.array([[places[character] for character in window] for window in x], dtype=np.int16)
@@ -475,12 +461,13 @@ def _leaf_columns(files: Sequence[Path]) -> Columns:
             return Columns(inputs=texts, labels=np.array([sentiments[str(value)] for value in y]), users=users)
         inputs, labels, classes = np.array(x, dtype=np.float32), np.array(y), None
         if not np.array_equal(labels, labels.astype(np.int64)):
-            raise ValueError
+            raise InputError(f"labels must be whole numbers, got {y[0]}")
         if inputs.shape[1] == _FEMNIST_PIXELS:
             inputs, classes = inputs.reshape(-1, 1, 28, 28), _FEMNIST_CLASSES
         return Columns(inputs=inputs, labels=labels.astype(np.int64), users=users, classes=classes)
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{files[0]}: each x must be 80 characters (Shakespeare), a row of Sent140 or a list of numbers (FEMNIST), "
-            f"and each y its label, got {x[0]!r:.60} and {y[0]!r:.20}. Convert image files to an .npz file"
-        ) from None
+            "the data is not in LEAF's format: user_data must hold as many x as y of each user, each x being 80 "
+            "characters (Shakespeare), a row of Sent140 or a list of numbers (FEMNIST), and each y its label. Convert "
+            f"image files to an .npz file. The last file read is {file}: {type(error).__name__}: {error!s:.200}"
+        ) from error
