@@ -36,8 +36,8 @@ from coalmine.methods.secret_sharer.evaluation import (
     sampled_ranks,
     scored_ranks,
 )
+from coalmine.methods.secret_sharer.method import TextTrainingSettings
 from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries, draw_phrases, grid, insert
-from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries
 from coalmine.progress import Advance, listening
 from coalmine.simulation import Adam, CentralTraining, models

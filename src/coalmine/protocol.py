@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing as npt
 
 from coalmine.arrays import Vector
-from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.errors import InputError, check_count, check_kind, check_nonnegative, check_positive
 from coalmine.vectors import AnyVector, flat, norm
 
 if TYPE_CHECKING:
@@ -349,7 +349,8 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
         raise InputError(
             f"an audit contributed shape {tuple(total.shape)} in round {round}, but the model has shape ({dim},)"
         )
-    updates = contribution.clients if contribution.updates is None else contribution.updates
+    clients = check_nonnegative("the number of clients of a contribution", contribution.clients)
+    updates = clients if contribution.updates is None else contribution.updates
     bound = clip_norm * max(1.0, updates)
     length = norm(total)
     # Each update was rounded to float32; a sum with NaN is within no bound.

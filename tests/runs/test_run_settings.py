@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from coalmine.config import settings as toml
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.method import OneShotSettings
-from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
+from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
 from coalmine.runs.settings import RunOptions, RunSettings, read_run, run_from_text
 from coalmine.simulation.settings import TrainingSettings
 

@@ -282,11 +282,12 @@ def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():
         (np.zeros(3, dtype=np.float32), 1, "shape"),
         ("nan", 1, "norm nan"),
         ("long", 1, "norm"),
+        ("short", -1, "got -1"),
     ],
 )
 def test_a_bad_contribution_is_refused(vector, clients, message):
     if isinstance(vector, str):
-        filling = {"nan": math.nan, "long": 1.0}[vector]
+        filling = {"nan": math.nan, "long": 1.0, "short": 1e-9}[vector]
         vector = np.full(training().dim, filling, dtype=np.float32)
     spy = Spy(plants=lambda *_: Contribution(vector, clients))
     with pytest.raises(InputError, match=message):

@@ -43,10 +43,6 @@ class Client:
     update: Any
     examples: int = 1
 
-    def __post_init__(self) -> None:
-        if isinstance(self.update, str | bytes | bool | int) or self.update is None:
-            raise InputError(f"a client's update must be an array, or a list or dict of arrays, got {self.update!r}")
-
 
 def leaves(tree: Any) -> dict[Path, Any]:
     """Return the leaves of a tree by their paths, in order."""

@@ -56,6 +56,10 @@ class Movement:
     p_value: float = 0.0
 
 
+# No noise covers this.
+_UNLIMITED = Movement(length=math.inf, deviations=math.inf, excess=math.inf, lower=math.inf)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """What the claim allows.
@@ -133,7 +137,7 @@ class Round:
         if first.refusal:
             return Movement(refusal=first.refusal)
         if first.vector.size != before.vector.size:  # the release shows the client by its shape
-            return Movement(length=math.inf, deviations=math.inf, excess=math.inf, lower=math.inf)
+            return _UNLIMITED
         finite = np.isfinite(first.vector)
         moved = np.where(finite, first.vector - before.vector, 0.0)
         movement = self._judged(moved, self._rounding(before, first), scale, None)
@@ -185,12 +189,10 @@ class Round:
         if bare.any():
             places = tuple(np.flatnonzero(bare).tolist())
             return Movement(length=length, deviations=deviations, excess=math.inf, lower=math.inf, bare=places)
-        if excess <= 1 or math.isinf(excess):
-            return Movement(
-                length=length, deviations=deviations, excess=excess, lower=excess, p_value=float(excess <= 1)
-            )
-        lower = beyond * in_noise.lower() * scale.noise_multiplier
-        p_value = in_noise.p_value(scale.noise_multiplier)
+        lower, p_value = excess, float(excess <= 1)
+        if 1 < excess < math.inf:  # the error of the measured noise matters only then
+            lower = beyond * in_noise.lower() * scale.noise_multiplier
+            p_value = in_noise.p_value(scale.noise_multiplier)
         return Movement(length=length, deviations=deviations, excess=excess, lower=lower, p_value=p_value)
 
     def _without_noise(
@@ -273,8 +275,7 @@ class Round:
                 self._decide(suspects, sides, scale.noise_multiplier)
             bare = tuple(place for place in suspects.tolist() if self._known_bare.get(place))
             if bare:
-                return Movement(length=math.inf, deviations=math.inf, excess=math.inf, lower=math.inf, exact=False,
-                                bare=bare, p_value=RATE)  # fmt: skip
+                return replace(_UNLIMITED, exact=False, bare=bare, p_value=RATE)
         runs, here = with_client.reshape(self.draws, len(self.members), -1), self.noise
         there = measure(runs, list(self.outcome().sizes.values()))
         usable = np.tile(~here.bare & ~there.bare, len(self.members)) & finite
@@ -309,11 +310,10 @@ class Round:
         """Return the noise of fresh draws; that of the first ones if there is no room for more."""
         if self._like is not None and self._noise is self._like.noise:
             return self._like._more_noise()
-        draws = min(max(_MORE_DRAWS, self.draws), _MOST_NUMBERS // self.outcome().vector.size)
-        if draws <= self.draws and self._more is None:
-            return self.noise
         if self._more is None:
-            self._more = self._measured(range(self.draws, self.draws + draws))
+            draws = min(max(_MORE_DRAWS, self.draws), _MOST_NUMBERS // self.outcome().vector.size)
+            fresh = range(self.draws, self.draws + draws)
+            self._more = self._measured(fresh) if draws > self.draws else self.noise
         return self._more
 
     def _has_noise_of(self, other: Round) -> bool:

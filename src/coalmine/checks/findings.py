@@ -136,7 +136,6 @@ class Judge:
         noise_multiplier: The claimed noise multiplier.
         noise: Measured standard deviation of the noise; 0 if there is none.
         layers: Arrays of the release.
-        unit: How far a client at the clip norm moves the release.
         hostile: Whether findings about replies that no honest client sends refute the claim.
         who: What a client is called.
     """
@@ -144,7 +143,6 @@ class Judge:
     noise_multiplier: float
     noise: float
     layers: Layers
-    unit: float
     hostile: bool
     who: str
 
@@ -166,19 +164,25 @@ class Judge:
         for row in sorted(worst, key=lambda row: not row.movement.bare):
             movement, probe = row.movement, row.probe
             refutes = self.hostile or not probe.hostile
-            arrays = self._arrays(movement.bare)
-            if movement.bare and set(arrays) <= named:
-                continue
-            named |= set(arrays) if refutes else set()
-            if not movement.bare and not probe.plain and movement.excess <= _NEW * self._plain(rows, probe):
-                continue
             check = row.check
+            arrays: list[str] = []
+            # Whether a plain update moves the release no further than it may, and the noise is too small for that.
+            allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
+            little_noise = probe.plain and movement.exact and self.noise > 0 and allowed
             if movement.bare:
                 check = Check.PLACES
-            elif self._too_little_noise(row):
+                holders = np.searchsorted(self.layers.ends, np.asarray(movement.bare), side="right")
+                arrays = [self.layers.names[i] for i in np.unique(holders)]
+                if named.issuperset(arrays):
+                    continue
+                if refutes:
+                    named.update(arrays)
+            elif little_noise:
                 check = Check.SIZE
+            elif not probe.plain and movement.excess <= _NEW * self._plain(rows, probe):
+                continue
             findings.append(
-                Finding(check=check, sentence=self._sentence(row, arrays), refutes=refutes,
+                Finding(check=check, sentence=self._sentence(row, arrays, little_noise), refutes=refutes,
                         p_value=min(movement.p_value, 1.0), example=probe.code)
             )  # fmt: skip
         findings += self._not_finite(rows, findings)
@@ -196,8 +200,7 @@ class Judge:
 
     def _not_finite(self, rows: Sequence[Moved], others: Sequence[Finding]) -> list[Finding]:
         """Return a finding if a client makes the release NaN or infinite, unless there is one that says as much."""
-        spoilt = [o for o in rows if o.movement.not_finite]
-        spoilt.sort(key=lambda o: o.probe.hostile)
+        spoilt = sorted((row for row in rows if row.movement.not_finite), key=lambda row: row.hostile)
         if not spoilt or any(f.check == Check.NOT_FINITE for f in others):
             return []
         movement, probe = spoilt[0].movement, spoilt[0].probe
@@ -210,19 +213,13 @@ class Judge:
 
     def _plain(self, rows: Sequence[Moved], probe: Probe) -> float:
         """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
-        sizes = [
-            o.movement.excess / (1 + o.tolerance)
-            for o in rows
-            if o.probe.plain and math.isfinite(o.movement.excess) and o.probe.length <= max(probe.length, 1.0)
-        ]
-        return max([1.0, *sizes])
+        largest = 1.0
+        for row in rows:
+            if row.probe.plain and row.excess < math.inf and row.probe.length <= max(probe.length, 1.0):
+                largest = max(largest, row.excess / (1 + row.tolerance))
+        return largest
 
-    def _too_little_noise(self, row: Moved) -> bool:
-        """Whether a plain update moves the release no further than it may, and the noise is too small for that."""
-        allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
-        return row.probe.plain and row.movement.exact and self.noise > 0 and allowed
-
-    def _sentence(self, row: Moved, arrays: Sequence[str]) -> str:
+    def _sentence(self, row: Moved, arrays: Sequence[str], little_noise: bool) -> str:
         """Say what happened."""
         movement, probe = row.movement, row.probe
         when = f"when {row.client}"
@@ -233,7 +230,7 @@ class Judge:
         if math.isinf(movement.excess):
             why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
             return f"The {self.who} shows without any noise {when}: {why}."
-        if self._too_little_noise(row):
+        if little_noise:
             return (
                 f"The noise is too small: it covers {1 / movement.excess:.2g} of how far the output moved {when} "
                 f"(noise multiplier {self.noise_multiplier:g})."
@@ -249,8 +246,3 @@ class Judge:
         least = "" if movement.exact else "at least "
         seen = "The outputs of all rounds together" if row.rounds > 1 else "The output"
         return f"{seen} moved by {least}{factor(movement.excess)} times what {covers} {when}{unless}."
-
-    def _arrays(self, coordinates: Sequence[int]) -> list[str]:
-        """Return the names of the arrays that hold coordinates."""
-        indices = np.searchsorted(self.layers.ends, np.asarray(coordinates, dtype=np.int64), side="right")
-        return [self.layers.names[i] for i in np.unique(indices)]

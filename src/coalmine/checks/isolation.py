@@ -17,6 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,22 +95,34 @@ class Isolated:
     @contextmanager
     def leaves_no_trace(self) -> Iterator[None]:
         """Leave all generators as they were, whatever is drawn in between."""
-        states = [_state(generator) for generator in self.generators]
-        python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
-        tensors = torch.get_rng_state()
+        restore: list[Callable[[], object]] = [_restorer(generator) for generator in self.generators]
+        restore.append(partial(random.setstate, random.getstate()))
+        restore.append(partial(np.random.set_state, np.random.get_state()))  # noqa: NPY002
+        restore.append(partial(torch.set_rng_state, torch.get_rng_state()))
         try:
             yield
         finally:
-            for generator, state in zip(self.generators, states, strict=True):
-                _set_state(generator, state)
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
-            torch.set_rng_state(tensors)
+            for put_back in restore:
+                put_back()
 
 
 @contextmanager
-def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Set attributes for a while: (owner, name, value). It runs around every call, and `unittest.mock` is slow."""
+def _entropy_from(stream: random.Random) -> Iterator[None]:
+    """Let generators that are created without a seed take one from a stream."""
+    seed = random.Random.seed
+
+    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
+        seed(self, stream.getrandbits(64) if a is None else a, version)
+
+    changes: list[tuple[Any, str, Any]] = [
+        (os, "urandom", stream.randbytes),
+        (random, "_urandom", stream.randbytes),  # SystemRandom and secrets
+        (random.Random, "seed", seeded),
+    ]
+    # Also for `from numpy.random import default_rng`: the entropy of every unseeded SeedSequence comes from here.
+    if hasattr(np.random.bit_generator, "randbits"):
+        changes.append((np.random.bit_generator, "randbits", stream.getrandbits))
+    # By hand, since this runs around every call and `unittest.mock` is slow.
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
     try:
         for owner, name, value in changes:
@@ -120,24 +133,6 @@ def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _entropy_from(stream: random.Random) -> Any:
-    """Let generators that are created without a seed take one from a stream."""
-    seed = random.Random.seed
-
-    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
-        seed(self, stream.getrandbits(64) if a is None else a, version)
-
-    changes = [
-        (os, "urandom", stream.randbytes),
-        (random, "_urandom", stream.randbytes),  # SystemRandom and secrets
-        (random.Random, "seed", seeded),
-    ]
-    # Also for `from numpy.random import default_rng`: the entropy of every unseeded SeedSequence comes from here.
-    if hasattr(np.random.bit_generator, "randbits"):
-        changes.append((np.random.bit_generator, "randbits", stream.getrandbits))
-    return replaced(*changes)
-
-
 # Generators
 
 
@@ -145,21 +140,14 @@ def _is_generator(value: object) -> bool:
     return isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom)
 
 
-def _state(generator: Any) -> Any:
+def _restorer(generator: Any) -> Callable[[], object]:
+    """Return a function that puts a generator back into the state that it has now."""
     generator = getattr(generator, "bit_generator", generator)  # that of np.random.Generator
     if isinstance(generator, np.random.BitGenerator):
-        return generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    generator = getattr(generator, "bit_generator", generator)
-    if isinstance(generator, np.random.BitGenerator):
-        generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)
+        return partial(setattr, generator, "state", generator.state)
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())  # np.random.RandomState and torch.Generator
 
 
 def _reseed(generator: Any, seed: np.random.SeedSequence) -> None:

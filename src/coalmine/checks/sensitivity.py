@@ -15,7 +15,7 @@ from coalmine.checks.comparison import Movement, Round, Scale, shorter
 from coalmine.checks.findings import Judge, Moved, Replay
 from coalmine.checks.probe_clients import Probe, ProbeClients, Setting
 from coalmine.checks.release import Runner
-from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
 from coalmine.results.finding import Check, Finding
@@ -132,16 +132,17 @@ def replay(
     """
     if isinstance(clients, Mapping | str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
         raise InputError(f"clients must be a list of at least one client, got {type(clients).__name__} {clients!r:.60}")
-    noise = check_number("noise_multiplier", noise_multiplier or 0.0)
-    if not (math.isfinite(noise) and noise >= 0):
-        raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
+    noise = check_nonnegative("noise_multiplier", noise_multiplier or 0.0)
+    if math.isinf(noise):
+        raise InputError(f"noise_multiplier must be finite, got {noise_multiplier}")
     clip = check_positive("clip_norm", clip_norm)
     runner = Runner(release, seed=options.seed)
     order = int(options.norm[1])
     probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
     check_alike(probes.clients)
-    several = isinstance(extra, list) and type(extra) is not type(clients[0])
-    extras = [] if extra is None else extra if several else [extra]
+    extras = [] if extra is None else [extra]
+    if isinstance(extra, list) and not isinstance(clients[0], list):  # a client may be a list of arrays itself
+        extras = extra
     with runner.isolated.leaves_no_trace(), shown_if_slow():
         search = _Search(runner, probes, noise, options)
         steps = search.steps([_given(Check.EXTRA, f"extra[{i}]", client) for i, client in enumerate(extras)])
@@ -191,7 +192,7 @@ class _Search:
             self._nobody_moves = max(self._nobody_moves, apart / self._scale.sensitivity)
         self._judge = Judge(
             noise_multiplier=noise_multiplier, noise=self._base.noise.level if noise_multiplier else 0.0,
-            layers=Layers.of(outcome.sizes), unit=self._scale.sensitivity, hostile=options.hostile, who=options.who,
+            layers=Layers.of(outcome.sizes), hostile=options.hostile, who=options.who,
         )  # fmt: skip
 
     def steps(self, extras: Sequence[Probe]) -> list[Callable[[], object]]:
@@ -219,7 +220,7 @@ class _Search:
         return Replay(
             findings=tuple(sorted(found, key=lambda f: not f.refutes)), moved=tuple(self._rows),
             clip_norm=self._probes.clip, noise_multiplier=self._judge.noise_multiplier, noise=self._judge.noise,
-            unit=self._judge.unit, calls=self._runner.calls, seed=self._options.seed, who=self._options.who,
+            unit=self._scale.sensitivity, calls=self._runner.calls, seed=self._options.seed, who=self._options.who,
         )  # fmt: skip
 
     def _null_client(self) -> tuple[Any, float, str]:
@@ -304,8 +305,12 @@ class _Search:
             return
         if outcome.vector.size != self._base.outcome().vector.size:
             return
-        simple = self._probes.simplest()[: 1 if few else 3]
-        for probe in self._probes.simplest()[-1:] if setting.only_huge else simple:
+        simple = self._probes.simplest()
+        if setting.only_huge:
+            simple = simple[-1:]
+        elif few:
+            simple = simple[:1]
+        for probe in simple:
             joined = [*setting.others, probe.build(probe.length)]
             movement = around.compare([joined], self._scale, similar=self._similar(probe, setting.others))
             named = replace(
@@ -384,8 +389,9 @@ class _Search:
 
     def _half_apart(self, direction: np.ndarray[Any, Any], length: float) -> float:
         """Return half of how far the release moves if a client is replaced by its opposite; 0 if that is not known."""
-        pair = [[*self._probes.clients, self._probes.along(sign * direction, length)] for sign in (1, -1)]
-        one, two = (self._runner.run([members]).vector for members in pair)
+        clients, along = self._probes.clients, self._probes.along
+        one = self._runner.run([[*clients, along(direction, length)]]).vector
+        two = self._runner.run([[*clients, along(-direction, length)]]).vector
         if one.shape != two.shape:
             return 0.0
         difference = np.nan_to_num(one - two, posinf=0.0, neginf=0.0)

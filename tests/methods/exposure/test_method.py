@@ -10,8 +10,7 @@ from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.exposure.method import ExposureSettings
-from coalmine.methods.secret_sharer.method import SecretSharerMethod
-from coalmine.methods.secret_sharer.settings import SecretSharerSettings
+from coalmine.methods.secret_sharer.method import SecretSharerMethod, SecretSharerSettings
 from coalmine.report.page import _Page
 from coalmine.results.io import SavedRun
 from coalmine.results.verdict import PHRASE, SCORES

@@ -14,7 +14,7 @@ from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
-from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
+from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.io import write_method_results
 from coalmine.results.verdict import PHRASE, USER
 

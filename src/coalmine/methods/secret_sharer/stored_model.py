@@ -13,8 +13,8 @@ from torch import nn
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
 from coalmine.files import read_json, read_tensors, write_json, write_whole
+from coalmine.methods.secret_sharer.method import TextTrainingSettings
 from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Language, PhraseCanaries
-from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.simulation.data import Task
 from coalmine.simulation.data.text import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.flat import moved
