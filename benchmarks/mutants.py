@@ -47,7 +47,7 @@ from hypothesis import Phase, settings
 from libcst.metadata import MetadataWrapper
 from mutmut.mutation.mutators import mutation_operators
 
-from coalmine.stats.rates import rate_bounds
+from coalmine.stats.scores import rate_bounds
 
 # Drawing mutants: copies of a function in which one expression is changed
 

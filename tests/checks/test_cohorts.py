@@ -11,7 +11,7 @@ from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisso
 from coalmine.errors import InputError
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load
-from coalmine.stats.noise_tests import rate_p_value, repeated_size_gain
+from coalmine.stats.exact_tests import rate_p_value, repeated_size_gain
 
 POPULATION, SIZE, LEVEL = 120, 30, 2e-4
 

@@ -20,7 +20,7 @@ from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.canaries import largest_clip_norm
 from coalmine.protocol import Release
-from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
+from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
 ROUNDS, LEVEL = 20, 2e-4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from coalmine.stats.noise_tests import (
+from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     energy_p_value,
     near_zero_p_value,

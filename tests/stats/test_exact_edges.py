@@ -18,14 +18,20 @@ from coalmine.stats import (
 )
 from coalmine.stats.claim_tests import RankSum
 from coalmine.stats.epsilon import largest
+from coalmine.stats.exact_tests import TrialGuesses
 from coalmine.stats.exposure import RandomGuessing, SkewNormal
-from coalmine.stats.guess_tests import TrialGuesses
-from coalmine.stats.joint_boundary import _RATIO, JointBoundary
 from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
 from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
-from coalmine.stats.rates import binomial_cdf
+from coalmine.stats.scores import binomial_cdf
 from coalmine.stats.sequential import EProcess, _past_events
-from coalmine.stats.simultaneous_bound import claim_families, gdp, joint_p_value, significance_levels
+from coalmine.stats.simultaneous_bound import (
+    _RATIO,
+    JointBoundary,
+    claim_families,
+    gdp,
+    joint_p_value,
+    significance_levels,
+)
 
 NOTHING = ApproximateDP(0.0, 0.0)
 

@@ -23,7 +23,7 @@ from coalmine.stats.gaussian import threshold_epsilon
 from coalmine.stats.nulls import CosineNull, _fraction
 from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
 from coalmine.stats.rank_tests import halves, threshold_tests, two_tailed_tests
-from coalmine.stats.rates import epsilon_by_threshold
+from coalmine.stats.scores import epsilon_by_threshold
 
 
 def scores_of(seed, members=14, nonmembers=11):

@@ -8,7 +8,7 @@ import pytest
 from scipy import special, stats
 
 from coalmine.stats import Scores
-from coalmine.stats.guess_tests import (
+from coalmine.stats.exact_tests import (
     THRESHOLDS,
     TrialGuesses,
     accuracy_p_value,
@@ -17,7 +17,6 @@ from coalmine.stats.guess_tests import (
     highest_accuracy,
     threshold_p_value,
 )
-from coalmine.stats.joint_boundary import JointBoundary
 from coalmine.stats.one_run import (
     Guesses,
     GuessTests,
@@ -27,7 +26,7 @@ from coalmine.stats.one_run import (
     right_guesses_needed,
 )
 from coalmine.stats.rank_tests import both_tails, tail_probability, top_ranks
-from coalmine.stats.simultaneous_bound import joint_p_value
+from coalmine.stats.simultaneous_bound import JointBoundary, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
 
 PURE, APPROXIMATE, GAUSSIAN = ApproximateDP(1.0, 0.0), ApproximateDP(1.0, 0.01), GaussianDP(1.0)

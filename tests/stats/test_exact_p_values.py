@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, p_value
-from coalmine.stats.joint_boundary import JointBoundary, crossing_probability, first_crossings
 from coalmine.stats.one_run import one_run_p_value
 from coalmine.stats.rank_tests import (
     TwoTails,
@@ -17,6 +16,7 @@ from coalmine.stats.rank_tests import (
     tail_probability,
     threshold_tests,
 )
+from coalmine.stats.simultaneous_bound import JointBoundary, crossing_probability, first_crossings
 from coalmine.stats.tradeoff import BetaPair
 
 

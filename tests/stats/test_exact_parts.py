@@ -21,7 +21,6 @@ from coalmine.stats import (
 )
 from coalmine.stats.claim_tests import seem_inverted
 from coalmine.stats.gaussian import _drawn_moments, epsilon_gdp, threshold_epsilon
-from coalmine.stats.joint_boundary import JointBoundary, _convolve, crossing_probability, first_crossings
 from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value
 from coalmine.stats.rank_tests import (
     _among_extremes,
@@ -34,6 +33,7 @@ from coalmine.stats.rank_tests import (
     two_tailed_tests,
 )
 from coalmine.stats.sequential import SequentialBound
+from coalmine.stats.simultaneous_bound import JointBoundary, _convolve, crossing_probability, first_crossings
 
 
 def tied(seed, members=23, nonmembers=19):

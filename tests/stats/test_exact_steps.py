@@ -1,13 +1,11 @@
 """Small pieces of the tests, against closed forms: steps of distributions, sums of walks, bets of several canaries."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
 from coalmine.stats.epsilon import largest
-from coalmine.stats.joint_boundary import _added
 from coalmine.stats.one_run import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
 from coalmine.stats.rank_tests import binomial_steps, curve_tail_probability
 from coalmine.stats.sequential import EProcess
@@ -52,19 +50,6 @@ def test_canaries_of_one_trial_make_one_bet(canaries):
             outcome = (score >= thresholds[0, claim]) + 2 * (score <= -thresholds[1, claim]) + 4 * coin
             factors.append(np.exp(gains[outcome, claim]))
         assert process.log_wealth[claim] == pytest.approx(before[claim] + np.log(np.mean(factors)))
-
-
-def test_walks_that_start_anywhere_are_added_value_by_value():
-    walk, other = np.array([0.1, 0.2, 0.3]), np.array([0.05, 0.15])
-    for low, other_low in itertools.product(range(-3, 4), repeat=2):
-        start, total = _added(low, walk, other_low, other)
-        expected = dict.fromkeys(range(start, start + total.size), 0.0)
-        for first, parts in ((low, walk), (other_low, other)):
-            for value, part in enumerate(parts, first):
-                expected[value] += part
-        assert start == min(low, other_low)
-        np.testing.assert_allclose(total, [expected[value] for value in sorted(expected)])
-        assert total.size == max(low + 3, other_low + 2) - start
 
 
 @pytest.mark.parametrize("edge", [1e-7, 3e-4, 0.02, 5.0])

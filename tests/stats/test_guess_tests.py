@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats.guess_tests import (
+from coalmine.stats.exact_tests import (
     THRESHOLDS,
     accuracy_p_value,
     boundary_p_value,

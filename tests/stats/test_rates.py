@@ -10,7 +10,7 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import Counts, Estimate, epsilon_from_counts, epsilon_from_rates
-from coalmine.stats.rates import rate_bounds
+from coalmine.stats.scores import rate_bounds
 
 rate = st.floats(0, 1)
 

@@ -29,9 +29,9 @@ from coalmine.stats import (
 from coalmine.stats.exposure import ranks, scores_from_ranks
 from coalmine.stats.rank_tests import (
     TwoTails,
-    balanced,
     both_tails,
     fixed_numbers_factor,
+    guessing_scores,
     halves,
     member_ranks,
     random_choice,
@@ -410,11 +410,14 @@ def test_member_ranks_are_ranks(n):
 def test_subsets_are_sorted_repeatable_and_free_of_the_scores_scale():
     rng = np.random.default_rng(0)
     members, nonmembers = np.sort(rng.normal(size=100)), np.sort(rng.normal(size=30))
-    kept, others = balanced(members, nonmembers)
+    kept, others, share = guessing_scores(Scores(members, nonmembers), "fixed")
+    assert share == 60 / 130
     assert kept.size == others.size == 30
     assert np.all(np.diff(kept) > 0)
     assert np.isin(kept, members).all()
-    np.testing.assert_array_equal(balanced(np.exp(members), np.exp(nonmembers))[0], np.exp(kept))
+    scaled = guessing_scores(Scores(np.exp(members), np.exp(nonmembers)), "fixed")
+    np.testing.assert_array_equal(scaled[0], np.exp(kept))
+    np.testing.assert_array_equal(guessing_scores(Scores(nonmembers, members), "fixed")[0], nonmembers)
     (a, b), (c, d) = halves(members, nonmembers[:29], seed=1)
     assert (a.size, b.size, c.size, d.size) == (50, 14, 50, 15)
     np.testing.assert_array_equal(np.sort(np.concatenate([a, c])), members)

@@ -19,7 +19,7 @@ from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Pois
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.stats.noise_tests import LEAST_P_VALUE
+from coalmine.stats.exact_tests import LEAST_P_VALUE
 from coalmine.vectors import dot, like, product_sums
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.

@@ -1,6 +1,6 @@
 """Checks of a training's noise that need no canary: is it there, everywhere, and drawn anew each time?
 
-Each is a test of one lemma (`coalmine.stats.noise_tests`): in a subspace fixed before the noise of a round is drawn,
+Each is a test of one lemma (`coalmine.stats.exact_tests`): in a subspace fixed before the noise of a round is drawn,
 the update has at least the energy of the claimed noise, whatever the clients sent. docs/checks.md has the proofs.
 `noise_findings` compares a `NoiseRecord` with the noise that is claimed.
 """
@@ -16,7 +16,7 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import list_rounds, plural
-from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
+from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
 

@@ -22,7 +22,7 @@ from coalmine.results.result import Result, from_json
 from coalmine.results.tables import Group, epsilons
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.nulls import parse_null
-from coalmine.stats.rates import epsilon_by_threshold
+from coalmine.stats.scores import epsilon_by_threshold
 
 Spec = dict[str, Any]
 """A Vega-Lite specification, or a part of one."""

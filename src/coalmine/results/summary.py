@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coalmine.results.finding import Check, Finding
 from coalmine.results.verdict import Verdict
-from coalmine.stats.noise_tests import LEAST_P_VALUE
+from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints

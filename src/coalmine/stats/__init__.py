@@ -36,12 +36,12 @@ from coalmine.stats.one_run import one_run_fdp as one_run_fdp
 from coalmine.stats.one_run import one_run_fdp_from_guesses as one_run_fdp_from_guesses
 from coalmine.stats.one_run import one_run_from_guesses as one_run_from_guesses
 from coalmine.stats.rank_tests import Design as Design
-from coalmine.stats.rates import Counts as Counts
-from coalmine.stats.rates import best_threshold as best_threshold
-from coalmine.stats.rates import epsilon_from_counts as epsilon_from_counts
-from coalmine.stats.rates import epsilon_from_rates as epsilon_from_rates
-from coalmine.stats.rates import plug_in as plug_in
+from coalmine.stats.scores import Counts as Counts
 from coalmine.stats.scores import Scores as Scores
+from coalmine.stats.scores import best_threshold as best_threshold
+from coalmine.stats.scores import epsilon_from_counts as epsilon_from_counts
+from coalmine.stats.scores import epsilon_from_rates as epsilon_from_rates
+from coalmine.stats.scores import plug_in as plug_in
 from coalmine.stats.sequential import SequentialBound as SequentialBound
 from coalmine.stats.simultaneous_bound import ceiling as ceiling
 from coalmine.stats.simultaneous_bound import gdp as gdp

@@ -17,8 +17,7 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
 from coalmine.stats.nulls import DependentNull
-from coalmine.stats.rates import binomial_cdf
-from coalmine.stats.scores import Scores
+from coalmine.stats.scores import Scores, binomial_cdf
 from coalmine.stats.tradeoff import NODES, WEIGHTS, ApproximateDP, BetaPair, Curve, quantiles
 
 Design = Literal["fixed", "coin-flips"]
@@ -249,13 +248,22 @@ def binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, F
 def guessing_scores(scores: Scores, design: Design) -> tuple[Floats, Floats, float]:
     """Return the members and non-members to guess about, and their share of all scores.
 
-    For the design ``fixed`` these are equally many members and non-members, as Theorem 2 requires.
+    For the design ``fixed`` these are equally many members and non-members, sorted, as Theorem 2 requires: the larger
+    side is reduced to a random subset.
     """
     members, nonmembers = scores.members, scores.observed
     if design == "coin-flips":
         check_coin_flips(members.size, nonmembers.size)
-    else:
-        members, nonmembers = balanced(members, nonmembers)
+    elif members.size != nonmembers.size:
+        size = min(members.size, nonmembers.size)
+        larger = max(members, nonmembers, key=np.size)
+        # Which ones are kept depends on the order of the scores alone; sorted places keep the subset sorted.
+        rng = random_choice(members, nonmembers)
+        subset = larger[np.sort(rng.choice(larger.size, size, replace=False, shuffle=False))]
+        if members.size > size:
+            members = subset
+        else:
+            nonmembers = subset
     return members, nonmembers, (members.size + nonmembers.size) / (scores.members.size + scores.observed.size)
 
 
@@ -334,17 +342,6 @@ def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.rand
     digest.update(np.searchsorted(nonmembers, members, side="right").astype("<i8").tobytes())
     digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
     return np.random.default_rng([seed, int.from_bytes(digest.digest(), "little")])
-
-
-def balanced(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
-    """Return equally many scores of both sides, sorted; the larger side is reduced to a random subset."""
-    size = min(members.size, nonmembers.size)
-    if members.size == nonmembers.size:
-        return members, nonmembers
-    rng = random_choice(members, nonmembers)
-    larger = max(members, nonmembers, key=np.size)
-    subset = larger[np.sort(rng.choice(larger.size, size, replace=False, shuffle=False))]
-    return (subset, nonmembers) if members.size > size else (members, subset)
 
 
 def halves(members: Floats, nonmembers: Floats, seed: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:

@@ -1,22 +1,75 @@
-"""Canary scores, sorted once, and the exact counts and rates derived from them."""
+"""Canary scores, the counts and rates derived from them, and the ε that rates and counts show.
+
+(ε, δ)-DP limits the true positive rate of every attack in terms of its false positive rate (Kairouz, Oh & Viswanath,
+2015). Turning that around, the rates observed at a threshold give a lower bound on ε once their sampling error is
+accounted for, provided that the threshold was fixed before the scores were seen.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
 
 from coalmine.arrays import Floats, Ints, finite_list
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_confidence, check_count, check_delta
+from coalmine.stats.epsilon import INDEPENDENT, Estimate
 from coalmine.stats.nulls import Null
-from coalmine.stats.rates import Counts
 
 FEW = 80
 """Fewer scores than this are too few for estimates and for tests of normality.
 
 About 100: fair coins that insert 100 canaries on average insert fewer than 80 in two audits of a thousand.
 """
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Confusion matrix of an attack at one threshold.
+
+    Args:
+        tp: Members guessed to be members.
+        fn: Members guessed to be non-members.
+        fp: Non-members guessed to be members.
+        tn: Non-members guessed to be non-members.
+
+    Raises:
+        InputError: If a count is negative or not whole, or there are no members or no non-members.
+
+    Example:
+        >>> counts = Counts(tp=300, fn=700, fp=50, tn=950)
+        >>> counts.members, counts.nonmembers
+        (1000, 1000)
+    """
+
+    tp: int
+    fn: int
+    fp: int
+    tn: int
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "fn", "fp", "tn"):
+            check_count(name, getattr(self, name), least=0)
+        check_count("the number of members", self.members)
+        check_count("the number of non-members", self.nonmembers)
+
+    @property
+    def members(self) -> int:
+        """Number of members, TP + FN."""
+        return self.tp + self.fn
+
+    @property
+    def nonmembers(self) -> int:
+        """Number of non-members, FP + TN."""
+        return self.fp + self.tn
+
+    def plug_in(self, delta: float) -> float:
+        """Return the ε of the observed rates, ignoring sampling error."""
+        return float(epsilon_from_rates(self.tp / self.members, self.fp / self.nonmembers, delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,3 +174,203 @@ class Scores:
         _, tp, fp = self.all_counts
         right = np.append(0, tp - fp).max() + self.observed.size
         return float(right / (self.members.size + self.observed.size))
+
+
+def epsilon_from_rates(tpr: ArrayLike, fpr: ArrayLike, delta: float = 0.0) -> Floats:
+    """Compute the smallest ε for which (ε, δ)-DP allows an attack with these exact rates.
+
+    max(0, ln((TPR − δ)/FPR), ln((1 − FPR − δ)/(1 − TPR))), by Kairouz, Oh & Viswanath (2015). The rates are taken as
+    exact; for counts use `epsilon_from_counts`.
+
+    Args:
+        tpr: True positive rates in [0, 1], any shape.
+        fpr: False positive rates in [0, 1], broadcastable to ``tpr``.
+        delta: The δ at which ε is stated, in [0, 1).
+
+    Returns:
+        ε, elementwise; infinite only if no finite ε allows the rates.
+
+    Raises:
+        InputError: If a rate or ``delta`` is out of range.
+
+    Example:
+        >>> round(float(epsilon_from_rates(0.8, 0.1)), 4)  # ln 8
+        2.0794
+        >>> float(epsilon_from_rates(0.8, 0.0))
+        inf
+    """
+    tpr, fpr = np.asarray(tpr, dtype=float), np.asarray(fpr, dtype=float)
+    for name, rate in (("TPR", tpr), ("FPR", fpr)):
+        if not np.all((rate >= 0) & (rate <= 1)):
+            raise InputError(f"{name} must be in [0, 1], got {rate}")
+    with np.errstate(divide="ignore"):
+        return epsilon_from_log_rates(np.log(tpr), np.log1p(-tpr), np.log(fpr), np.log1p(-fpr), delta)
+
+
+def epsilon_from_log_rates(
+    log_tpr: ArrayLike, log_fnr: ArrayLike, log_fpr: ArrayLike, log_tnr: ArrayLike, delta: float = 0.0
+) -> Floats:
+    """Compute `epsilon_from_rates` from ln TPR, ln(1 − TPR), ln FPR and ln(1 − FPR), which cannot underflow.
+
+    Example:
+        >>> round(float(epsilon_from_log_rates(np.log(0.5), np.log(0.5), -2000.0, 0.0)), 2)
+        1999.31
+    """
+    log_delta = math.log(delta) if check_delta(delta) > 0 else -math.inf
+    largest = np.asarray(0.0)
+    for right, wrong in ((log_tpr, log_fpr), (log_tnr, log_fnr)):
+        log_right, log_wrong = np.asarray(right, dtype=float), np.asarray(wrong, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # ln((right − δ)/wrong); a rate that exceeds δ only by rounding error does not exceed it.
+            excess = log_right + np.log1p(-np.exp(np.minimum(log_delta - log_right, 0)))
+            value = np.where(log_right > log_delta + 1e-13, excess - log_wrong, 0.0)
+        largest = np.fmax(largest, value)
+    return np.asarray(largest)
+
+
+def binomial_cdf(successes: ArrayLike, trials: float, rate: float) -> Floats:
+    """Return P(Binomial(trials, rate) ≤ successes), elementwise; 0 for negative successes."""
+    k = np.asarray(successes, dtype=float)
+    inside = special.betaincc(np.maximum(k, 0) + 1, np.maximum(trials - k, 0.5), rate)
+    return np.where(k < 0, 0.0, np.where(k >= trials, 1.0, inside))
+
+
+def rate_bounds(successes: ArrayLike, trials: ArrayLike, significance: float) -> tuple[Floats, Floats]:
+    """Compute one-sided Clopper–Pearson bounds on a binomial rate.
+
+    They are exact: for every rate, each of them fails with probability at most ``significance``.
+
+    Args:
+        successes: Number of successes, any shape.
+        trials: Number of trials, broadcastable to ``successes``.
+        significance: Probability with which each of the two bounds may fail.
+
+    Returns:
+        Lower and upper bounds, elementwise. Together they are an interval of confidence ``1 - 2 * significance``.
+
+    Example:
+        >>> lower, upper = rate_bounds(3, 10, significance=0.05)
+        >>> f"{lower:.3f} {upper:.3f}"
+        '0.087 0.607'
+    """
+    k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
+    # Quantiles of Beta(k, n−k+1) below and Beta(k+1, n−k) above. The maximum only keeps the parameters positive in
+    # entries that np.where then replaces.
+    lower = np.where(k > 0, special.betaincinv(np.maximum(k, 0.5), n - k + 1, significance), 0.0)
+    upper = np.where(k < n, special.betainccinv(k + 1, np.maximum(n - k, 0.5), significance), 1.0)
+    return lower, upper
+
+
+def epsilon_from_counts(
+    counts: Counts, *, delta: float = 0.0, confidence: float = 0.95, threshold: float | None = None
+) -> Estimate:
+    """Compute a lower bound on ε from the counts at one threshold (Jagielski et al., 2020).
+
+    Exact bounds on both error rates, each at half the significance. Valid for every mechanism if the scores are
+    independent and the threshold was fixed before they were seen.
+
+    Args:
+        counts: Confusion matrix at the threshold.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of ``lower`` alone and of ``upper`` alone, in [0.5, 1). Ask for 0.975 to get a two-sided
+            interval of 95%.
+        threshold: The threshold, recorded in the result.
+
+    Returns:
+        The bound, with the upper end of the interval for what this attack shows.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range.
+
+    Example:
+        >>> bound = epsilon_from_counts(Counts(tp=300, fn=700, fp=50, tn=950), delta=1e-5)
+        >>> bound.valid, round(bound.lower, 3)
+        (True, 1.424)
+    """
+    check_delta(delta)
+    alpha = 1 - check_confidence(confidence)
+    tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2)
+    fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2)
+    lower = float(epsilon_from_rates(tpr_low, fpr_high, delta))
+    upper = float(epsilon_from_rates(tpr_high, fpr_low, delta))
+    assumes = f"{INDEPENDENT}; the threshold was fixed before they were seen"
+    return Estimate("clopper-pearson", lower, lower, upper, confidence, delta, True, threshold, assumes)
+
+
+def plug_in(counts: Counts, *, delta: float = 0.0, threshold: float | None = None) -> Estimate:
+    """Compute the ε of the observed rates, ignoring sampling error.
+
+    An estimate without error bars: it exceeds 0 by chance alone, and is infinite if an error was never observed.
+
+    Args:
+        counts: Confusion matrix at one threshold.
+        delta: The δ at which ε is stated, in [0, 1).
+        threshold: The threshold, recorded in the result.
+
+    Returns:
+        The estimate, never valid as a bound.
+
+    Raises:
+        InputError: If ``delta`` is out of range.
+
+    Example:
+        >>> round(plug_in(Counts(tp=300, fn=700, fp=50, tn=950)).epsilon, 3)  # ln 6
+        1.792
+    """
+    return Estimate("plug-in", counts.plug_in(delta), delta=delta, threshold=threshold, assumes=INDEPENDENT)
+
+
+def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
+    """Return every distinct threshold from the highest down, and the ε of the rates observed there.
+
+    A ratio whose denominator was counted as 0 carries no information and is skipped; ε is infinite only at a threshold
+    that makes no error at all.
+    """
+    thresholds, tp, fp = scores.all_counts
+    fn = scores.members.size - tp
+    perfect = (fp == 0) & (fn == 0)
+    with np.errstate(divide="ignore"):
+        log_tpr, log_fnr = np.log(tp / scores.members.size), np.log(fn / scores.members.size)
+        log_fpr, log_tnr = np.log(fp / scores.observed.size), np.log1p(-fp / scores.observed.size)
+    # A numerator of −∞ disables a ratio.
+    log_tpr = np.where((fp > 0) | perfect, log_tpr, -np.inf)
+    log_tnr = np.where((fn > 0) | perfect, log_tnr, -np.inf)
+    return thresholds, epsilon_from_log_rates(log_tpr, log_fnr, log_fpr, log_tnr, delta)
+
+
+def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
+    """Compute the largest plug-in ε over all thresholds, as CANIFE does (Maddock et al., 2023, Algorithm 2).
+
+    An estimate, biased upward, because the threshold is chosen on the scores that it is evaluated on. For the same
+    reason its Clopper–Pearson interval is too narrow: it would be right only for a threshold fixed in advance.
+
+    Args:
+        scores: Scores of members and of observed non-members.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Nominal confidence of the two-sided interval, in [0.5, 1).
+
+    Returns:
+        The estimate with its threshold; infinite only if that threshold makes no error at all.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range, or the scores have a known null.
+
+    Example:
+        >>> estimate = best_threshold(Scores([0.5, 3.0, 4.0], [0.0, 1.0, 2.0]), delta=0.0)
+        >>> round(estimate.epsilon, 3), estimate.threshold, estimate.valid  # ln(TNR / FNR) = ln 3
+        (1.099, 3.0, False)
+    """
+    check_confidence(confidence)
+    thresholds, epsilon = epsilon_by_threshold(scores, delta=delta)
+    threshold = float(thresholds[int(np.argmax(epsilon))])
+    interval = epsilon_from_counts(scores.counts(threshold), delta=delta, confidence=(1 + confidence) / 2)
+    return replace(
+        interval,
+        method="best-threshold",
+        epsilon=float(np.max(epsilon)),
+        confidence=confidence,
+        valid=False,
+        threshold=threshold,
+        assumes="the threshold had been fixed in advance, which it was not",
+        few_scores=scores.few,
+    )

@@ -12,7 +12,7 @@ from coalmine.methods.ldp.lower_bounds import _rates_p_value, check_local_claim,
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.local import OwnMechanism
 from coalmine.stats import epsilon_from_counts
-from coalmine.stats.guess_tests import TrialGuesses, highest_accuracy
+from coalmine.stats.exact_tests import TrialGuesses, highest_accuracy
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 GAUSSIAN = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)

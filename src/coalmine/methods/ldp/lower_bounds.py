@@ -40,7 +40,7 @@ from coalmine.stats import (
     plug_in,
     simultaneous,
 )
-from coalmine.stats.guess_tests import TrialGuesses
+from coalmine.stats.exact_tests import TrialGuesses
 from coalmine.stats.one_run import guess_families
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP
