@@ -184,15 +184,6 @@ def _parquet() -> bytes:
     return file.getvalue()
 
 
-def _arrow() -> bytes:
-    import pyarrow as pa
-
-    file, table = io.BytesIO(), _table()
-    with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return file.getvalue()
-
-
 def _settings() -> bytes:
     return b'[run]\ntitle = "a title"\n[mechanism]\nnoise_multiplier = 1.0\ndim = 100\ncanaries = 5\ncalls = 0\n'
 
@@ -248,7 +239,6 @@ TARGETS = [
     Target("texts .jsonl", "texts.jsonl", _jsonl, read=_load),
     Target("texts .jsonl.gz", "texts.jsonl.gz", lambda: gzip.compress(_jsonl()), read=_load),
     Target("table .parquet", "table.parquet", _parquet, read=_load),
-    Target("table .arrow", "table.arrow", _arrow, read=_load),
     Target("weights .safetensors", "w.safetensors", _weights, read=_read_tensors),
     Target("user's file .py", "mine.py", _source, _mechanism),
 ]
