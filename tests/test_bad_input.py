@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import coalmine as cm
+from coalmine import vectors
 from coalmine.claims.claim import parse_claim
 from coalmine.testing import assert_private
 
@@ -41,6 +42,11 @@ def test_a_bare_number_is_a_claimed_epsilon():
 def test_a_release_is_checked_where_it_is_made(change, fact):
     with pytest.raises(cm.InputError, match=fact):
         cm.Audit().observe(**{"round": 0, "update": np.zeros(3, dtype=np.float32)} | change)
+
+
+def test_a_complex_update_is_refused():
+    with pytest.raises(cm.InputError, match="real numbers, got complex"):
+        vectors.flat(np.ones(3, dtype=complex))
 
 
 @pytest.mark.parametrize("update", ["abc", None, 3])

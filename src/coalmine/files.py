@@ -270,7 +270,9 @@ def read_table(path: Path) -> ScoreTable:
     else:
         raise InputError(f"{path} must end in .csv, .npz or .json")
     if not isinstance(columns, dict) or not columns:
-        raise InputError(f"{path} must hold columns with names: in JSON an object of lists, or a list of objects")
+        raise InputError(
+            f"{path} must hold columns with names: in CSV a header line, in JSON an object of lists or list of objects"
+        )
     return ScoreTable(str(path), columns, first_row)
 
 

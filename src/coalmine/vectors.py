@@ -56,7 +56,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
             its other tensors; any other is read in its own order.
 
     Raises:
-        InputError: If a vector or tensor is None, or spread over several processes.
+        InputError: If a vector or tensor is None, complex, or spread over several processes.
 
     Example:
         >>> flat([np.zeros((2, 2)), np.ones(3)])
@@ -100,6 +100,8 @@ def is_float(value: Any) -> bool:
 
 def _single(values: Any) -> Any:
     """Return one array or tensor as float32, as NumPy if it is on the CPU."""
+    if "complex" in str(getattr(values, "dtype", "")):  # a cast would drop the imaginary parts
+        raise InputError("a vector must hold real numbers, got complex ones: give real and imaginary parts one by one")
     if not is_tensor(values):
         try:
             return np.asarray(values, dtype=np.float32)

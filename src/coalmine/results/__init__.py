@@ -2,7 +2,7 @@
 
 A method makes a `Result` per adversary: scores, estimates (`coalmine.stats`), a `ClaimTest` (``claim_test``) and
 findings of checks (``finding``), from which its `Verdict` (``verdict``) follows. ``gate`` judges several results
-together, at one false-alarm rate (``multiple_testing``), and ``ci`` tells CI servers. ``summary`` and ``tables``
+together, at one false-alarm rate, and ``ci`` tells CI servers. ``summary`` and ``tables``
 put results into words and side by side. ``io`` writes and reads them; ``directory`` is the run directory of
 a run that can be resumed.
 """
@@ -11,7 +11,7 @@ from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.directory import RunDirectory
 from coalmine.results.gate import Gate, judge
 from coalmine.results.io import SavedRun, read_run_directory, results_to_dict, save
-from coalmine.results.result import MethodResults, Result
+from coalmine.results.result import MethodResults, Result, Results
 from coalmine.results.verdict import Unit, Verdict
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Gate",
     "MethodResults",
     "Result",
+    "Results",
     "RunDirectory",
     "SavedRun",
     "Unit",

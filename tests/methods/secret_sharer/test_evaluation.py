@@ -212,6 +212,11 @@ class Tabled(nn.Module):
         return 1.5 * torch.tensor(np.array(rows), dtype=torch.float32)
 
 
+def test_references_of_another_length_are_refused():
+    with pytest.raises(InputError, match="3 words like the suffixes, got 2"):
+        sampled_ranks(toy_scorer(), toy_phrases(), toy_phrases(5, 2))
+
+
 def test_a_beam_wider_than_the_vocabulary_finds_the_likeliest_of_all():
     language = Language(size=4, words=range(1, 4), begin=0)
     scorer = PhraseScorer(Steps(Tabled(), 4), language, 2)

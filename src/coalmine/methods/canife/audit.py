@@ -38,8 +38,8 @@ class Canife(Audit):
     receives. Several audits of one training are several adversaries.
 
     Mode ``"frozen"``: before every ``every``-th round, from round 0 on, new canaries are made for the current model and
-    ``trials`` rounds are run on it with fresh cohorts and fresh noise, as in the paper (which alternates instead of
-    flipping coins). The training itself contains no canary and stays bit for bit the same.
+    ``trials`` rounds are run on it with fresh cohorts and fresh noise, as in the paper (whose code alternates
+    instead of flipping coins). The training itself contains no canary and stays bit for bit the same.
 
     Mode ``"running"``: the training's own rounds give one score per canary each, and none is wasted (appendix F of the
     paper). Canaries are redesigned every ``every`` rounds, and once after the first fifth of that, since those made for

@@ -161,8 +161,13 @@ def sampled_ranks(
         references: Random suffixes in random order, shape (m, length - prefix): the paper's set R.
         limit: Most references before a canary for which it is ranked among more of them; None to rank every canary
             among all.
+
+    Raises:
+        InputError: If the references are not as long as the suffixes.
     """
     suffixes = scorer.suffixes(phrases)
+    if references.shape[1] != suffixes.shape[1]:  # NumPy would compare one word with several, and give wrong ranks
+        raise InputError(f"references must have {suffixes.shape[1]} words like the suffixes, got {references.shape[1]}")
     # The references are in random order, so the first tenth of them is a random part.
     sizes = [len(references)]
     while limit is not None and sizes[0] >= _GROWTH * max(limit, _SMALLEST_PART):
