@@ -10,7 +10,7 @@ explains it.
 fresh, independent, and of a shape that protects (`noise_attacks`)? docs/checks.md has the proofs.
 
 `TrainingChecks` watches the updates of a training while it runs (``training``): the noise of each update
-(`update_record`, `update_noise`) and who took part (`cohorts`). docs/checks.md has the proofs.
+(`update_noise`) and who took part. docs/checks.md has the proofs.
 
 `coalmine.check_mechanism`, the assertions of `coalmine.testing`, and the replays of the integrations call both.
 """
