@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.checks.clients import Probe
 from coalmine.checks.comparison import Movement
-from coalmine.checks.probe_clients import Probe
 from coalmine.layers import Layers
 from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import factor, finding_sentence, plural

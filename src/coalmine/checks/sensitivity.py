@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.checks.clients import check_alike
+from coalmine.checks.clients import Probe, ProbeClients, Setting
 from coalmine.checks.comparison import Movement, Round, Scale, shorter
 from coalmine.checks.findings import Judge, Moved, Replay
-from coalmine.checks.probe_clients import Probe, ProbeClients, Setting
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
@@ -139,7 +138,6 @@ def replay(
     runner = Runner(release, seed=options.seed)
     order = int(options.norm[1])
     probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
-    check_alike(probes.clients)
     extras = [] if extra is None else [extra]
     if isinstance(extra, list) and not isinstance(clients[0], list):  # a client may be a list of arrays itself
         extras = extra
