@@ -67,7 +67,11 @@ def _flattened(tree: Any) -> tuple[dict[Path, Any], Any]:
         pairs, structure = pytree.tree_flatten_with_path(tree, is_leaf=_is_vector)
         unknown = {type(leaf) for _, leaf in pairs if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
     # An entry of a path is a dataclass of one field: a key, a position or a name.
-    return {tuple(dataclasses.astuple(entry)[0] for entry in path): leaf for path, leaf in pairs}, structure
+    by_path: dict[Path, Any] = {}
+    for path, leaf in pairs:
+        entries: tuple[Any, ...] = path
+        by_path[tuple(dataclasses.astuple(entry)[0] for entry in entries)] = leaf
+    return by_path, structure
 
 
 def _is_vector(value: Any) -> bool:

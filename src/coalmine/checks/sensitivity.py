@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.checks.clients import Probe, ProbeClients, Setting
-from coalmine.checks.comparison import Movement, Round, Scale, shorter
+from coalmine.checks.comparison import Movement, Round, Scale
 from coalmine.checks.findings import Judge, Moved, Replay
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
@@ -290,7 +290,7 @@ class _Search:
         longer = min(probe.length, 1.0)
         return (
             [*others, probe.build(longer)],
-            [*others, probe.build(longer * shorter(self._scale.noise_multiplier))],
+            [*others, probe.build(longer * self._scale.shorter)],
         )
 
     def _try_setting(self, setting: Setting, few: bool) -> None:
