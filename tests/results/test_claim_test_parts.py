@@ -29,8 +29,7 @@ from coalmine.results.claim_test import (
     exponent_of,
     first_exponent,
 )
-from coalmine.results.finding import Finding
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import Finding, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import most_powerful_guesses
