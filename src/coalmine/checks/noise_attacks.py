@@ -18,7 +18,7 @@ from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
-from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
