@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.results.finding import Check
+from coalmine.results.verdict import Check
 
 Path = tuple[str | int, ...]
 """Where a leaf lies in a tree: keys, positions and field names."""

@@ -28,7 +28,7 @@ from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Pois
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
-from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import LEAST_P_VALUE, rate_p_value, repeated_size_gain
 from coalmine.vectors import dot, like, product_sums
 

@@ -20,8 +20,8 @@ from scipy import special, stats
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
-from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import list_rounds, plural
+from coalmine.results.verdict import Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
 from coalmine.vectors import bits_of, device_of, energies, is_half, largest_sizes, pieces, take, to_numpy
