@@ -33,7 +33,7 @@ _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 _NEGLIGIBLE = 0.01  # share of an array's coordinates and of its squared movement below which a group is left out
 
 # Movements above this share of the allowed one are checked with other random numbers.
-_DOUBT = 1.02
+DOUBT = 1.02
 # Fresh draws that measure the noise again once a movement is in doubt, and numbers that they may hold.
 _MORE_DRAWS, _MOST_NUMBERS = 100, 4_000_000
 # Draws to find out whether a number has noise, at most.
@@ -145,7 +145,7 @@ class Round:
         return self._noise
 
     def compare(
-        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = _DOUBT,
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = DOUBT,
         similar: tuple[Sequence[Any], Sequence[Any]] | None = None,
     ) -> Movement:  # fmt: skip
         """Return how far the release moves if the round has these members instead.
