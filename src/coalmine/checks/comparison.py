@@ -229,7 +229,8 @@ class Round:
         client in question and its absence must.
         """
         noise_multiplier = scale.noise_multiplier
-        unknown = self._undecided(np.array(movement.bare, dtype=np.int64))
+        known = self._known_bare | self._known_noisy
+        unknown = np.setdiff1d(np.array(movement.bare, dtype=np.int64), list(known))
         if similar is not None and len(self.members) == 1 and unknown.size:
             before, pair = self.outcome().vector, [self._runner.run([side]).vector for side in similar]
             if before.size == pair[0].size == pair[1].size:
@@ -237,16 +238,13 @@ class Round:
                 differs, slack = np.abs(longer - short), 2 * (1 - scale.shorter)
                 alike = unknown[(differs > 0) & (differs <= slack * np.abs(longer))]
                 self._decide(alike, ([similar[0]], [similar[1]]), noise_multiplier / slack)
-        self._decide(self._undecided(unknown), (members, self.members), noise_multiplier)
+        known = self._known_bare | self._known_noisy
+        self._decide(np.setdiff1d(unknown, list(known)), (members, self.members), noise_multiplier)
         bare = tuple(np.intersect1d(movement.bare, list(self._known_bare)).astype(int).tolist())
         if bare:
             return replace(movement, bare=bare, p_value=RATE)
         excess = movement.deviations * noise_multiplier
         return replace(movement, bare=(), excess=excess, lower=excess, p_value=float(excess <= 1))
-
-    def _undecided(self, places: Ints) -> Ints:
-        """Return the coordinates of which it is not known whether they carry noise."""
-        return np.setdiff1d(places, [*self._known_bare, *self._known_noisy])
 
     def _decide(self, places: Ints, sides: Sequence[Sequence[Sequence[Any]]], noise_multiplier: float) -> None:
         """Note which coordinates keep one value on one side and never have it on the other, in as many draws as needed.

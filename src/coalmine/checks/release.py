@@ -288,30 +288,23 @@ def _reachable(root: object) -> Iterator[Any]:
             return
         value = queue.popleft()
         yield value
-        for child in _children(value):
+        if _is_generator(value) or (isinstance(value, type) and _is_library(value.__module__)):
+            continue
+        children = gc.get_referents(value)
+        if isinstance(value, types.FunctionType):
+            # Of the globals, only those that the code names, and of modules among them, only what it names there.
+            children = [value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)]
+            names = set() if _is_library(value.__module__) else _names(value.__code__)
+            for name in names & value.__globals__.keys():
+                variable = value.__globals__[name]
+                children.append(variable)
+                if isinstance(variable, types.ModuleType) and not _is_library(variable.__name__):
+                    children += [vars(variable)[attribute] for attribute in names & vars(variable).keys()]
+        for child in children:
             if id(child) not in seen and not isinstance(child, _LEAVES):
                 seen[id(child)] = child
                 queue.append(child)
     yield from queue
-
-
-def _children(value: Any) -> Iterator[Any]:
-    """Yield what an object refers to, as far as a generator of the user's may be there."""
-    if _is_generator(value) or (isinstance(value, type) and _is_library(value.__module__)):
-        return
-    if not isinstance(value, types.FunctionType):
-        yield from gc.get_referents(value)
-        return
-    yield from (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
-    if _is_library(value.__module__):
-        return
-    # Of the globals, only those that the code names, and of modules among them, only what it names there.
-    names = _names(value.__code__)
-    for name in names & value.__globals__.keys():
-        variable = value.__globals__[name]
-        yield variable
-        if isinstance(variable, types.ModuleType) and not _is_library(variable.__name__):
-            yield from (vars(variable)[attribute] for attribute in names & vars(variable).keys())
 
 
 def _names(code: types.CodeType) -> set[str]:

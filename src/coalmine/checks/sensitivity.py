@@ -209,13 +209,13 @@ class _Search:
         """Look at the noise and a first client, and return what is left to try."""
         options = self._options
         first, *others = self._probes.all()
+        settings = self._probes.settings(dropouts=options.dropouts)
         self._look_for_noise(first)
-        # Comparisons take many runs if movements depend on the draw.
         exact = self._try(first, doubt=0.0).exact
         few = options.quick or not exact
-        if few:
+        if few:  # comparisons take many runs if movements depend on the draw
             others = [probe for probe in others if probe.essential and options.hostile >= probe.hostile]
-        settings = [s for s in self._probes.settings(dropouts=options.dropouts) if s.essential or not few]
+            settings = [setting for setting in settings if setting.essential]
         steps: list[Callable[[], object]] = [partial(self._try, probe) for probe in [*extras, *others]]
         if options.rounds > 1 and not self._noise_in_state:
             steps.append(self._try_rounds)
