@@ -439,13 +439,13 @@ class Loading:
     """How the batches of a loader are made.
 
     Args:
-        rate: Probability that an example is in a batch, if batches are drawn by Poisson sampling; None otherwise.
+        rate: Probability that an example is in a batch, if batches are drawn by Poisson sampling; 0 otherwise.
         batches: Number of batches in a pass over the loader.
         shuffles: Whether each example is known to occur at most once in a pass.
         accumulated: Whether any step used several batches.
     """
 
-    rate: float | None
+    rate: float
     batches: int
     shuffles: bool = False
     accumulated: bool = False
@@ -462,11 +462,11 @@ class Loading:
         # Only torch's own samplers without replacement are known to give each example at most once per pass.
         inner = getattr(sampler, "sampler", None)
         known = type(sampler) is BatchSampler and type(inner) in (SequentialSampler, RandomSampler)
-        return cls(rate=None, batches=len(sampler), shuffles=known and not getattr(inner, "replacement", False))
+        return cls(rate=0.0, batches=len(sampler), shuffles=known and not getattr(inner, "replacement", False))
 
     def participation(self, steps: int) -> Sampling:
         """Return the participation of canaries that are sampled like examples."""
-        if self.rate is not None:
+        if self.rate:
             return Poisson(self.rate)
         return Epochs(math.ceil(steps / self.batches))
 
@@ -492,7 +492,7 @@ def claims_of(engine: PrivacyEngine, loading: Loading, taken: int, *, delta: flo
     # Opacus assumes Poisson sampling at the rate that it recorded, whatever the loader does.
     assumed = Poisson(rates[0]) if np.ptp(rates) == 0 else None
     proved: Sampling | None = None
-    if loading.rate is not None:
+    if loading.rate:
         proved = Poisson(loading.rate)
     elif loading.shuffles and not loading.accumulated:
         # Batches that were added up may hold an example twice in one step.

@@ -139,6 +139,6 @@ def _copied(optimizer: DPOptimizer, memo: dict[int, Any]) -> Any:
     memo[id(optimizer)] = twin  # methods that were replaced on the object refer to it
     memo[id(optimizer.generator)] = optimizer.generator
     # Without the accountant's hook, and not in the middle of a logical step.
-    changed = {"step_hook": None, "_step_skip_queue": [], "_is_last_step_skipped": False}
+    changed: dict[str, Any] = {"step_hook": None, "_step_skip_queue": [], "_is_last_step_skipped": False}
     vars(twin).update(copy.deepcopy(vars(optimizer) | changed, memo))
     return twin
