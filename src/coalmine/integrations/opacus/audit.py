@@ -24,7 +24,8 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from coalmine.claims import AtMost, Claim, Epochs, Poisson, Sampling
+from coalmine.claims import Claim, Poisson, Sampling
+from coalmine.claims.sampling import AtMost, Epochs
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations import finite_part
 from coalmine.integrations.opacus.replay import check_optimizer
@@ -32,9 +33,8 @@ from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
-from coalmine.results.finding import Check, Finding
 from coalmine.results.result import Result
-from coalmine.results.verdict import EXAMPLE, USER
+from coalmine.results.verdict import EXAMPLE, USER, Check, Finding
 from coalmine.vectors import flat, to_numpy
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
