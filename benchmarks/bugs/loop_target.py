@@ -208,7 +208,7 @@ def _correct() -> dict[str, Loop]:
     sampled = f"poisson:{RATE}"
     return loops | {
         "Poisson sampling": Loop(sampling=sampled, choose=poisson),
-        "fixed-size sampling": Loop(sampling=f"fixed:{RATE}", choose=fixed_size),
+        "fixed-size sampling": Loop(sampling=f"fixed:{CLIENTS}/{POPULATION}", choose=fixed_size),
     }
 
 

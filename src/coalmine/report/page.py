@@ -30,7 +30,6 @@ from coalmine.methods import registry
 from coalmine.report import charts
 from coalmine.results import summary as words
 from coalmine.results.directory import REPORT
-from coalmine.results.finding import Check
 from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import (
@@ -43,7 +42,7 @@ from coalmine.results.tables import (
     results_markdown,
     score_counts,
 )
-from coalmine.results.verdict import WORST_FIRST, Verdict
+from coalmine.results.verdict import WORST_FIRST, Check, Verdict
 from coalmine.stats.estimators import CAVEATS
 
 _SCORES = "scores of inserted and held-out canaries"
