@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coalmine.checks import replay as replay
-    from coalmine.claims import AtMost as AtMost
     from coalmine.claims import Claim as Claim
-    from coalmine.claims import Epochs as Epochs
     from coalmine.claims import EveryRound as EveryRound
-    from coalmine.claims import FixedSize as FixedSize
     from coalmine.claims import Poisson as Poisson
-    from coalmine.claims import Scheduled as Scheduled
     from coalmine.claims import noise_for as noise_for
+    from coalmine.claims.sampling import AtMost as AtMost
+    from coalmine.claims.sampling import Epochs as Epochs
+    from coalmine.claims.sampling import FixedSize as FixedSize
+    from coalmine.claims.sampling import Scheduled as Scheduled
     from coalmine.errors import InputError as InputError
     from coalmine.methods.canife.audit import Canife as Canife
     from coalmine.methods.exposure.audit import Exposure as Exposure
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
     from coalmine.protocol import Audit as Audit
     from coalmine.results.claim_test import check_claim as check_claim
-    from coalmine.results.finding import Finding as Finding
     from coalmine.results.io import load as load
     from coalmine.results.result import Result as Result
+    from coalmine.results.verdict import Finding as Finding
     from coalmine.results.verdict import Verdict as Verdict
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
@@ -80,16 +80,8 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "coalmine.checks": ("replay",),
-        "coalmine.claims": (
-            "AtMost",
-            "Claim",
-            "Epochs",
-            "EveryRound",
-            "FixedSize",
-            "Poisson",
-            "Scheduled",
-            "noise_for",
-        ),
+        "coalmine.claims": ("Claim", "noise_for"),
+        "coalmine.claims.sampling": ("AtMost", "Epochs", "EveryRound", "FixedSize", "Poisson", "Scheduled"),
         "coalmine.errors": ("InputError",),
         "coalmine.methods.canife.audit": ("Canife",),
         "coalmine.methods.exposure.audit": ("Exposure",),
@@ -101,10 +93,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
         "coalmine.protocol": ("Audit",),
         "coalmine.results.claim_test": ("check_claim",),
-        "coalmine.results.finding": ("Finding",),
         "coalmine.results.io": ("load",),
         "coalmine.results.result": ("Result",),
-        "coalmine.results.verdict": ("Verdict",),
+        "coalmine.results.verdict": ("Finding", "Verdict"),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.stats": ("estimate",),

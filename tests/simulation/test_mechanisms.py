@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coalmine.claims import FixedSize, Poisson, Scheduled
+from coalmine.claims import Poisson
+from coalmine.claims.sampling import FixedSize, Scheduled
 from coalmine.errors import InputError
 from coalmine.protocol import Audit, View
 from coalmine.seeds import generator
@@ -136,7 +137,7 @@ def test_the_noise_on_counts_is_paid_for_by_the_noise_on_updates():
     mechanism = Mechanism(clip_norm=1.0, quantile=0.5, count_noise=5.0, noise_multiplier=1.0)
     raised = mechanism.update_noise(100)
     assert raised**-2 + (2 * 5.0) ** -2 == pytest.approx(1.0)
-    assert Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=1.0).count_noise(100) == 5.0
+    assert Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=1.0).noise_on_count(100) == 5.0
     with pytest.raises(InputError, match="count_noise must exceed half the noise multiplier of 4"):
         Mechanism(clip_norm=1.0, quantile=0.5, count_noise=2.0, noise_multiplier=4.0).update_noise(100)
 
