@@ -178,15 +178,12 @@ class Template:
 def _kind(path: Path, leaf: Any) -> str:
     """Return which part of a client a leaf is: ``"update"``, ``"whole"``, ``"reported"`` or ``"other"``."""
     named = bool(path) and isinstance(path[-1], str) and bool(_SAYS_HOW_MANY.search(path[-1]))
-    if isinstance(leaf, bool | str | bytes) or leaf is None:
-        return "other"
-    if isinstance(leaf, int) or (isinstance(leaf, float) and named):
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool) and (named or isinstance(leaf, int)):
         return "reported"
     if isinstance(leaf, torch.Tensor):
         return "update" if leaf.dtype.is_floating_point else "whole"
-    if isinstance(leaf, float | list | np.ndarray | np.generic):
-        return {"f": "update", "i": "whole", "u": "whole"}.get(np.asarray(leaf).dtype.kind, "other")
-    return "other"
+    # Anything that is no array is one of text or of objects to NumPy.
+    return {"f": "update", "i": "whole", "u": "whole"}.get(np.asarray(leaf).dtype.kind, "other")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,6 @@ _DEFAULT = ReplayOptions()
 def replay(
     release: Callable[..., Any],
     clients: Sequence[Any],
-    extra: Any = None,
     *,
     clip_norm: float,
     noise_multiplier: float | None,
@@ -116,7 +115,6 @@ def replay(
             is copied before each run, and generators are restored afterwards.
         clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
             dataclasses of them and of whole numbers, such as `Client`.
-        extra: A client, or a list of clients, to try beside those that replay makes up.
         clip_norm: The claimed clip norm.
         noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
             the release is not meant to carry noise; movements are then compared with the clip norm / divisor.
@@ -150,20 +148,11 @@ def replay(
     runner = Runner(release, seed=options.seed)
     order = int(options.norm[1])
     probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
-    extras = [] if extra is None else [extra]
-    if isinstance(extra, list) and not isinstance(clients[0], list):  # a client may be a list of arrays itself
-        extras = extra
     with runner.isolated.leaves_no_trace(), shown_if_slow():
         search = _Search(runner, probes, noise, options)
-        steps = search.steps([_given(Check.EXTRA, f"extra[{i}]", client) for i, client in enumerate(extras)])
-        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
+        for step in track(search.steps(), "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
             step()
         return search.result()
-
-
-def _given(check: str, code: str, client: Any) -> Probe:
-    """Return a client as it was given, whose update has no other length."""
-    return Probe(check=check, sends=f"({code})", code=code, build=lambda _: client)
 
 
 class _Search:
@@ -205,7 +194,7 @@ class _Search:
             layers=Layers.of(outcome.sizes), hostile=options.hostile, who=options.who,
         )  # fmt: skip
 
-    def steps(self, extras: Sequence[Probe]) -> list[Callable[[], object]]:
+    def steps(self) -> list[Callable[[], object]]:
         """Look at the noise and a first client, and return what is left to try."""
         options = self._options
         first, *others = self._probes.all()
@@ -216,7 +205,7 @@ class _Search:
         if few:  # comparisons take many runs if movements depend on the draw
             others = [probe for probe in others if probe.essential and options.hostile >= probe.hostile]
             settings = [setting for setting in settings if setting.essential]
-        steps: list[Callable[[], object]] = [partial(self._try, probe) for probe in [*extras, *others]]
+        steps: list[Callable[[], object]] = [partial(self._try, probe) for probe in others]
         if options.rounds > 1 and not self._noise_in_state:
             steps.append(self._try_rounds)
         steps += [partial(self._try_setting, setting, few) for setting in settings]
@@ -320,7 +309,10 @@ class _Search:
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             around = self._round([self._without(others)], like=self._base)
             movement = around.compare([[*others, client]], self._scale)
-            self._observe(_given(Check.GIVEN, f"{self._options.who}s[{index}]", client), movement)
+            code = f"{self._options.who}s[{index}]"
+            given = self._probes.simplest()[0]  # only its words matter: the client is compared already
+            given = replace(given, check=Check.GIVEN, sends=f"({code})", code=code, plain=False, essential=False)
+            self._observe(given, movement)
 
     def _try_rounds(self) -> None:
         """Look for a client of the first round in the releases of later ones.

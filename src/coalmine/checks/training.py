@@ -94,7 +94,8 @@ class TrainingChecks:
     def __init__(
         self, dim: int, rounds: int, seed: int, layers: Layers | None, noise_scale: Vector | None = None
     ) -> None:
-        self.dim, self.rounds, self.seed, self.layers = dim, rounds, seed, layers
+        self.dim, self.rounds, self.seed = dim, rounds, seed
+        self.layers = layers or Layers({THE_UPDATE: (dim,)})
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
@@ -121,7 +122,7 @@ class TrainingChecks:
         if divisor is None or not math.isfinite(clip_norm * release.rounding):
             return
         if self._noise is None:
-            self._noise = NoiseRecord(self.layers or Layers({THE_UPDATE: (self.dim,)}), self.rounds, self.seed)
+            self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
         starts = self._noise.layers.starts
         roundings = np.maximum(release.rounding, largest_roundings(update, starts))
         if inserted is not None:
@@ -282,7 +283,7 @@ class TrainingChecks:
             "dim": self.dim,
             "rounds": self.rounds,
             "seed": self.seed,
-            "layers": None if self.layers is None else list(self.layers.shapes.items()),
+            "layers": list(self.layers.shapes.items()),
             "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
             "noise_multiplier": self.noise_multiplier,
@@ -300,7 +301,7 @@ class TrainingChecks:
     @classmethod
     def from_stored(cls, terms: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the checks that `stored` describes."""
-        layers = None if terms["layers"] is None else Layers({name: tuple(shape) for name, shape in terms["layers"]})
+        layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
         for name in ("participation_refutes", "noise_multiplier", "even_noise", "looked_at"):
@@ -327,7 +328,7 @@ class TrainingChecks:
         self.cohorts = CohortRecord(**{name: np.array(state[f"cohort_{name}"]) for name in vars(self.cohorts)})
         if "noise_energies" not in state:
             return
-        self._noise = NoiseRecord(self.layers or Layers({THE_UPDATE: (self.dim,)}), self.rounds, self.seed)
+        self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
         for name in RECORDED:
             setattr(self._noise, name, np.array(state[f"noise_{name}"]))
 
