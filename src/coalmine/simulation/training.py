@@ -159,6 +159,8 @@ class Training(Rounds):
             first = (index << 32) + 1
             updates = self._frozen_updates(frozen, first) if frozen else None
             for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
+                if trial >= audit.frozen_rounds(number):
+                    break  # the audit has seen enough
                 planted = audit.plant(number, clip_norm=self.state.clip_norm, trial=trial)
                 contributions = [] if planted is None else [planted]
                 update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=updates)
