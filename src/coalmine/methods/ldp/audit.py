@@ -122,7 +122,7 @@ class Ldp:
         Raises:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
-        views = sorted(self.views, key=VIEWS.index)
+        views = sorted(set(self.views), key=VIEWS.index)
         trials: dict[Key, list[Trials]] = {}
         # Measurements have streams of their own: the first of many is the same as the only one.
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
