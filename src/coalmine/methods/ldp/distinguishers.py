@@ -27,7 +27,6 @@ from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import Pair, Rule
 from coalmine.progress import track
 from coalmine.protocol import Vector
-from coalmine.simulation.client import ignored_index
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import (
     LDPSGD,
@@ -308,7 +307,7 @@ class LossChange:
 
     def _cross_entropy(self, logits: Tensor) -> Tensor:
         """Return the example's loss, for a language model the mean over its positions."""
-        return F.cross_entropy(logits.flatten(0, -2), self._targets.flatten(), ignore_index=ignored_index(self._task))
+        return F.cross_entropy(logits.flatten(0, -2), self._targets.flatten(), ignore_index=self._task.ignored)
 
 
 def _moved(
