@@ -230,8 +230,8 @@ class _Page:
             caveats |= method.caveats
             title = f"{method.title} ({name})" if method.title != name else name
             sections.append((slug(name), title, name, self.method_section(run.of(name, method.extras))))
-        for name, recorded in run.trainings.items():
-            title = "Model and training" if len(run.trainings) == 1 else f"Model and training: {name}"
+        for name, recorded in run.training_runs.items():
+            title = "Model and training" if len(run.training_runs) == 1 else f"Model and training: {name}"
             html = training.render(shared, training_name=name, training=recorded)
             sections.append((slug(name), title, name.replace("-", " "), html))
         meanings = {}

@@ -68,12 +68,12 @@ def subjects(run: SavedRun) -> list[Subject]:
 
     Results of a Python session name no training and count as one subject.
     """
-    by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
+    by_name: dict[str, list[Result]] = {name: [] for name in run.training_runs}
     for result in run.results:
-        by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
+        by_name.setdefault(result.training or (result.method if run.training_runs else ""), []).append(result)
     audited = []
     for name, results in by_name.items():
-        audited.append(subject_of(name, results, run.trainings.get(name, {}), run.facts))
+        audited.append(subject_of(name, results, run.training_runs.get(name, {}), run.facts))
     return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
 
 
