@@ -19,7 +19,7 @@ from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
 from coalmine.report.page import method_section
 from coalmine.results.result import MethodResults, Result
-from coalmine.simulation import FixedClipping, Mechanism, Training
+from coalmine.simulation import Mechanism, Training
 from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model
 
@@ -39,7 +39,7 @@ def audited(module, data, pool, count=2, **settings):
         settings=DesignSettings(iterations=2),
     )  # fmt: skip
     audit = Canife(canaries=canaries, rounds=4, every=2, trials=12, **settings)
-    mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=1.0)
+    mechanism = Mechanism(clip_norm=0.5, noise_multiplier=1.0)
     Training(
         model=module, data=data, rounds=4, sampling=Poisson(0.5), client=CLIENT, mechanism=mechanism,
         audits=[audit],
