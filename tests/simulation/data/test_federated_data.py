@@ -30,7 +30,7 @@ def test_a_client_is_a_view_of_the_one_array():
     assert np.shares_memory(client.targets, data.targets)
     assert len(client) == 3
     assert client.inputs[0, 0] == 4
-    assert [len(data.client(i)) for i in range(len(data))] == data.sizes.tolist() == [2, 3, 1]
+    assert [len(client) for client in data] == data.sizes.tolist() == [2, 3, 1]
 
 
 def test_rows_gather_a_clients_examples():
@@ -55,7 +55,7 @@ def test_pooled_examples_are_the_clients_one_after_the_other(sizes, draw):
     data = make(tuple(sizes))
     chosen = draw.draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True))
     part = data.subset(chosen)
-    assert np.array_equal(part.pooled().inputs, np.concatenate([part.client(i).inputs for i in range(len(part))]))
+    assert np.array_equal(part.pooled().inputs, np.concatenate([client.inputs for client in part]))
     assert np.array_equal(part.pooled().inputs, data.inputs[part.indices])
 
 
@@ -65,7 +65,7 @@ def test_users_in_a_column_become_clients_in_order_of_appearance():
     task = Task(input_shape=(1,), classes=2)
     data = FederatedData.from_users(inputs=inputs, targets=np.zeros(6, int), users=users, task=task)
     assert data.names == ["7", "3", "9"]
-    assert [data.client(i).inputs[:, 0].tolist() for i in range(3)] == [[0, 1, 3], [2, 4], [5]]
+    assert [client.inputs[:, 0].tolist() for client in data] == [[0, 1, 3], [2, 4], [5]]
     assert np.shares_memory(data.client(0).inputs, data.inputs)
 
 

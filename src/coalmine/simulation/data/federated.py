@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -198,6 +198,9 @@ class FederatedData:
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    def __iter__(self) -> Iterator[Examples]:
+        return (self.client(i) for i in range(len(self)))
 
     def __repr__(self) -> str:
         task, total = self.task, self.sizes.sum()
