@@ -58,23 +58,17 @@ def _group() -> None:
     """Let typer treat this as a group, although its commands are made on demand."""
 
 
+_FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
+_SECONDS = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
-    ("--baseline", "Also train without canaries, to see what they cost in accuracy.", {"is_flag": True}),
-    (
-        "--out",
-        "Directory for results, scores, report and checkpoints; rerun to resume.",
-        {"type": click.Path(path_type=Path)},
-    ),
+    ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
+    ("--out", "Directory for results, scores, report and checkpoints; rerun to resume.", _PATH),
     ("--max-epsilon", "Exit with code 1 if a lower bound exceeds this ε.", {"type": float}),
-    ("--settings list_settings", "List all settings with their defaults, and exit.", {"is_flag": True}),
-    (
-        "--timeout",
-        "Stop after so many seconds.",
-        {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"},
-    ),
-    ("--quiet", "Hide progress.", {"is_flag": True}),
-    ("--json as_json", "Print the result as JSON and nothing else.", {"is_flag": True}),
+    ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
+    ("--timeout", "Stop after so many seconds.", _SECONDS),
+    ("--quiet", "Hide progress.", _FLAG),
+    ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
 
 
@@ -100,11 +94,10 @@ def _command(method: type[Method]) -> click.Command:
     for names, text, more in _SHARED:
         if names != "--baseline" or method.training_type is not None:
             options.append(TyperOption(param_decls=names.split(), help=text, **more))
-    reference = f" ({method.reference})" if method.reference else ""
     return TyperCommand(
         method.name,
         callback=lambda **values: _audit(method, values),
-        help=f"{method.question}{reference}",
+        help=f"{method.question} ({method.reference})".removesuffix(" ()"),
         short_help=method.question,
         params=options,
         rich_markup_mode="rich",
@@ -132,11 +125,11 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     content = texts_to_mapping(values["settings"])
     for name in method.options:
         value = values[name]
-        if value is None or value == ():
+        if value in (None, ()):
             continue
         if name in content:  # neither of them obviously counts
             raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
-        content[name] = list(value) if isinstance(value, tuple) else value
+        content[name] = value
     *training, method_settings = settings_from_mapping(content, *tables)
     settings = RunSettings(
         run=RunOptions(baseline=bool(values.get("baseline"))),
@@ -167,7 +160,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
 
 def _default(value: object) -> str:
     """Return a default as the command line would take it; a dash for none."""
-    if value is None or value == {}:
+    if value in (None, {}):
         return "-"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -179,21 +172,18 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 
     for table in method.tables(found):
         console.print_table(table)
-    if found.summary:
-        console.print_sentence(found.summary)
+    console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
-    for sentence in finding_sentences(plain):
+    evidence = [f"{result.label}: {evidence_sentences(result)}" for result in plain]
+    for sentence in [*finding_sentences(plain), *evidence]:
         console.print_sentence(sentence)
-    for result in plain:
-        console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     console.print_warnings(warning for result in found.results for warning in result.warnings)
     # Every result of a method comes from the same training, so its quality is printed once.
     if not found.results or not found.results[0].training:
         return
     metrics = found.results[0].metrics
     facts = [f"{name} {value:.4g}" for name, value in metrics.items() if name.partition(" ")[0] in QUALITY]
-    if facts:
-        console.print_sentence("; ".join(facts))
+    console.print_sentence("; ".join(facts))
 
 
 # Scores, claims and plans
@@ -352,7 +342,7 @@ def account(
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine.claims import Claim, noise_for, parse_sampling
     from coalmine.claims.sampling import ACCOUNTANTS
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.results.tables import Table, fixed
 
     if (noise_multiplier is None) == (epsilon is None):
@@ -376,7 +366,7 @@ def account(
         raise errors[0]
     summary = _summary(claims, epsilon)
     if as_json:
-        console.print_json(envelope([], claims=[claim.to_dict() for claim in claims], summary=summary))
+        console.print_json(results_to_dict([], claims=[claim.to_dict() for claim in claims], summary=summary))
         return
     rows = []
     for claim in claims:
@@ -430,7 +420,7 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.results.tables import Table
 
     with console.busy("computing the power of the audit"):
@@ -446,7 +436,7 @@ def plan(
         )
     if as_json:
         claim = planned.claim.to_dict()
-        console.print_json(envelope([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))
+        console.print_json(results_to_dict([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))
         return
     title = f"canaries that detect less than the claimed noise ({planned.test} test, view {planned.view})"
     console.print_table(Table(title, *planned.cells()))

@@ -112,7 +112,7 @@ def sweep(
     A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
     """
     from coalmine.report.charts import FORMATS, save
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts
 
@@ -123,7 +123,7 @@ def sweep(
         figure = swept.plot()
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if as_json:
-        console.print_json(envelope([], sweep=swept.to_dict()))
+        console.print_json(results_to_dict([], sweep=swept.to_dict()))
         return
     console.print_table(swept.table)
     console.print_sentence(swept.sentence)
@@ -243,8 +243,8 @@ def check(
         if github:
             console.say(f"::stop-commands::{token}")
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
-        if len(shown) < len(gate.judgments):
-            hidden = len(gate.judgments) - len(shown)
+        hidden = len(gate.judgments) - len(shown)
+        if hidden:
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
         console.print_sentence(gate.sentence)
         for difference in recomputed.differences:
@@ -319,10 +319,8 @@ def _run(
         console.print_json(dict(finished.content))
     else:
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
-        for method in finished.methods:
-            if method.summary:
-                console.print_sentence(method.summary)
-        for sentence in finding_sentences(finished.results):
+        summaries = [method.summary for method in finished.methods if method.summary]
+        for sentence in [*summaries, *finding_sentences(finished.results)]:
             console.print_sentence(sentence)
     draw(out, as_json)
 

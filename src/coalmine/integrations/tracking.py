@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +22,9 @@ from coalmine.config.settings import flat
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import parse_toml, read_text, write_text
 from coalmine.protocol import Audit
-from coalmine.report.page import report, unsaved
+from coalmine.report.page import report
 from coalmine.results.directory import LOG
-from coalmine.results.io import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory, unsaved
 from coalmine.results.result import Result
 from coalmine.results.tables import evidence_numbers, grouped, results_markdown
 
@@ -91,8 +92,7 @@ class Tracker:
         several = [results] if isinstance(results, Result) else list(results)
         if not several:
             raise InputError("there are no results to log")
-        with unsaved(several, title or "Privacy audit") as run:
-            self._log(run, settings or {})
+        self._log(unsaved(several, title or "Privacy audit"), settings or {})
 
     def _log(self, run: SavedRun, settings: Mapping[str, str]) -> None:
         for name, text in settings.items():
@@ -120,23 +120,18 @@ def log_run(directory: Path | str, tracker: Tracker, *, rounds: bool = True) -> 
     """
     run = read_run_directory(directory, scores=True)
     log = run.path / LOG
+    text = read_text(log) if rounds and log.is_file() else ""  # results that were saved from Python have no log
     events: dict[int, dict[str, Any]] = {}
-    lines: list[str] = []
-    if rounds and log.is_file():  # results that were saved from Python have no log
-        lines = read_text(log).splitlines()
-    for line in lines:
-        try:
+    for line in text.splitlines():
+        with suppress(ValueError):  # half written by a process that was killed
             event = json.loads(line)
-        except ValueError:
-            continue  # half written by a process that was killed
-        if event.get("event") == "round":
-            # A round that was repeated after a stop counts once, as the last time.
-            facts = {f"{event['what']}/{name}": event[name] for name in event.keys() - {"round", "rounds"}}
-            events.setdefault(event["round"], {}).update(facts | (event.get("figures") or {}))
+            if event["event"] == "round":
+                # A round that was repeated after a stop counts once, as the last time.
+                facts = {f"{event['what']}/{name}": event[name] for name in event.keys() - {"round", "rounds"}}
+                events.setdefault(event["round"], {}).update(facts | event.get("figures", {}))
     for round, values in sorted(events.items()):
         tracker.log_round(round, values)
-    settings = {} if run.config is None else dict(flat(parse_toml(run.config, run.path / "config.toml")))
-    tracker._log(run, settings)
+    tracker._log(run, dict(flat(parse_toml(run.config or "", run.path / "config.toml"))))
 
 
 def _name(name: str) -> str:

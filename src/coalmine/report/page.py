@@ -10,10 +10,9 @@ import hashlib
 import math
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -29,19 +28,11 @@ from coalmine.files import write_text
 from coalmine.methods import registry
 from coalmine.report import charts
 from coalmine.results import summary as words
+from coalmine.results import tables
 from coalmine.results.directory import REPORT
-from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
+from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, unsaved
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.tables import (
-    Group,
-    Table,
-    epsilons,
-    grouped,
-    inline_markdown,
-    joint_confidence,
-    results_markdown,
-    score_counts,
-)
+from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Check, Verdict
 from coalmine.stats.estimators import CAVEATS
 
@@ -99,18 +90,7 @@ def write_results(
         raise InputError("there are no results to report")
     methods = " and ".join(dict.fromkeys(result.method for result in results))
     name = title or (methods if path.stem == "report" else path.stem)
-    with unsaved(results, name, facts) as run:
-        return write_text(path, report(run))
-
-
-@contextmanager
-def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> Iterator[SavedRun]:
-    """Yield results as the run that saving them now would give, with its date and fingerprint."""
-    # Saved and read back, so that there is one place that knows what a saved run holds.
-    with tempfile.TemporaryDirectory() as directory:
-        save(results, directory, facts=facts)
-        run = read_run_directory(directory)
-        yield replace(run, content={**run.content, "title": title}, results=results)
+    return write_text(path, report(unsaved(results, name, facts)))
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
@@ -189,14 +169,14 @@ def model_card(run: SavedRun, *, auditor: str = "") -> str:
         auditor: Who made the audit, if not as the run's settings say.
     """
     audited = subjects(run)
-    template, markdown = _TEMPLATES.get_template("model_card.md.j2"), results_markdown(run.results)
+    template, markdown = _TEMPLATES.get_template("model_card.md.j2"), tables.results_markdown(run.results)
     return template.render(run=run, audited=audited, about=about(run, audited, auditor), markdown=markdown) + "\n"
 
 
 def as_html(results: Sequence[Result]) -> str:
     """Return what notebooks show of results: the verdict in color and a table, without scripts."""
     template = _TEMPLATES.get_template("notebook.html.j2")
-    return template.render(results=results, groups=grouped(results), table=Table.of_results(results, ""))
+    return template.render(results=results, groups=grouped(results), table=tables.Table.of_results(results, ""))
 
 
 def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
@@ -268,16 +248,16 @@ def subjects(run: SavedRun) -> list[Subject]:
 
     Results of a Python session name no training and count as one subject.
     """
-    by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
+    by_name: dict[str, list[Result]] = {name: [] for name in run.training_runs}
     for result in run.results:
-        by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
+        by_name.setdefault(result.training or (result.method if run.training_runs else ""), []).append(result)
     audited = [_subject(run, name, results) for name, results in by_name.items()]
     return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
 
 
 def _subject(run: SavedRun, name: str, results: Sequence[Result]) -> Subject:
     """Return what is known of one training or mechanism."""
-    training = run.trainings.get(name, {})
+    training = run.training_runs.get(name, {})
     config: Mapping[str, Any] = results[0].config if results else {}
     groups = grouped(results) or [Group(title="No results", results=())]
     claims = [result.claim for result in results if result.claim is not None]
@@ -428,16 +408,14 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": 
 _TEMPLATES.globals |= {
     "FEW": FEW,
     "charts": charts,
-    "epsilons": epsilons,
-    "joint_confidence": joint_confidence,
     "method_section": method_section,
-    "score_counts": score_counts,
+    "tables": tables,
     "version": __version__,
     "words": words,
 }
 _TEMPLATES.filters |= {
     "eps": words.number,
-    "markdown": inline_markdown,
+    "markdown": tables.inline_markdown,
     "metric": metric_text,
     "slug": slug,
     "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
