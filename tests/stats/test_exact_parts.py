@@ -19,7 +19,7 @@ from coalmine.stats.rank_tests import (
     two_tailed_tests,
 )
 from coalmine.stats.sequential import SequentialBound
-from coalmine.stats.simultaneous_bound import JointBoundary, claim_families, crossing_probability, first_crossings
+from coalmine.stats.simultaneous_bound import JointBoundary, claim_families, first_crossings, joint_boundary
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
@@ -89,7 +89,7 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
 @pytest.mark.parametrize("level", [0.3, 0.01])
 def test_the_boundary_is_the_least_count_that_gives_as_large_a_bound(delta, level):
     guesses, right = np.array([4, 9, 16, 30]), np.array([4, 8, 14, 25])
-    test = JointBoundary(np.zeros(1), guesses, right, 60, "fixed", level, delta)
+    boundary = joint_boundary(guesses, right, 60, level, delta)
 
     def single_p_values(counts, epsilon):
         return tail_probability(guesses, counts, 60, ApproximateDP(epsilon, delta), steps=16)
@@ -97,7 +97,7 @@ def test_the_boundary_is_the_least_count_that_gives_as_large_a_bound(delta, leve
     best = max(e for e in np.arange(0, 4, 1e-4) if single_p_values(right, e).min() <= level)
     for i, total in enumerate(guesses):
         p = [single_p_values(np.minimum(guesses, count), best)[i] for count in range(total + 1)]
-        assert test.boundary[i] == next((count for count in range(total + 1) if p[count] <= level), total + 1)
+        assert boundary[i] == next((count for count in range(total + 1) if p[count] <= level), total + 1)
 
 
 def test_fixed_numbers_cost_what_is_stated_and_so_do_canaries_given_away():
@@ -113,7 +113,8 @@ def test_fixed_numbers_cost_what_is_stated_and_so_do_canaries_given_away():
         expected += stats.binom.pmf(given_away, canaries, delta) * factor * q ** max(0, guesses - given_away)
     expected *= (central(least) + 4 * stats.binom.cdf(guesses / 2 - 1, canaries, 0.5)) / central(canaries)
     claim = ApproximateDP(math.log(3), delta)
-    p_value = crossing_probability(np.array([guesses]), np.array([guesses]), canaries, "fixed", claim)
+    test = JointBoundary(np.zeros(1), np.array([guesses]), np.array([guesses]), canaries, "fixed")
+    p_value = test.p_values(claim)[0]
     assert p_value == pytest.approx(expected, rel=1e-9)
 
 
