@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import Estimate, Guesses, NormalNull, Scores, gaussian_shift, simultaneous
+from coalmine.errors import InputError
+from coalmine.stats import METHODS, Estimate, Guesses, NormalNull, Scores, estimate, gaussian_shift, simultaneous
 from coalmine.stats.claim_tests import seem_inverted
 from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon
 from coalmine.stats.one_run import one_run, one_run_curve_p_value, one_run_fdp, one_run_p_value
@@ -257,3 +258,38 @@ def test_long_walks_cross_with_the_probability_of_their_sum():
     crossings = first_crossings(guesses, np.array([40_001, limit]), q, np.zeros(1), np.ones(1))
     assert crossings[0] < 1e-15
     assert crossings[1] == pytest.approx(stats.binom.sf(limit - 1, 80_000, q), rel=1e-9)
+
+
+def test_two_tailed_tests_halve_their_numbers_of_guesses_from_half_of_the_canaries():
+    rng = np.random.default_rng(0)
+    scores = Scores(rng.normal(1, 1, 70), rng.normal(0, 1, 60))
+    # Of 130 canaries: 65, 33 and 16 guesses, in pairs.
+    tests = two_tailed_tests(scores, "coin-flips")
+    assert (tests.guesses.tolist(), tests.canaries, tests.weight) == ([16, 32, 64], 130, 1.5)
+    # As many of either side: 60, 30 and, below 16, no more.
+    assert two_tailed_tests(scores, "fixed").guesses.tolist() == [30, 60]
+    assert two_tailed_tests(scores, "coin-flips", 0.75, np.inf).guesses.tolist() == [96]
+    assert two_tailed_tests(Scores(scores.members[:15], scores.observed[:15]), "fixed").guesses.size == 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "methods"),
+    [
+        ({}, "simultaneous gdp gaussian-shift best-threshold"),
+        ({"threshold": 0.5}, "simultaneous clopper-pearson gdp gaussian-shift best-threshold"),
+        ({"design": "coin-flips"}, "simultaneous one-run gdp one-run-fdp gaussian-shift best-threshold"),
+        ({"copies": 2}, "simultaneous"),
+        ({"copies": 2, "design": "coin-flips"}, "simultaneous one-run"),
+        ({"null": NormalNull()}, "exact-null gdp gaussian-shift"),
+        ({"null": NormalNull(), "copies": 2}, "exact-null"),
+    ],
+)
+def test_estimators_run_where_they_apply(terms, methods):
+    rng = np.random.default_rng(0)
+    members, nonmembers = rng.normal(1, 1, 30), rng.normal(0, 1, 30)
+    results = estimate(members, None if "null" in terms else nonmembers, **terms)
+    assert [result.method for result in results] == methods.split()
+    for name in METHODS:
+        if name not in methods.split() and name not in ("split", "plug-in", "gaussian-fit"):
+            with pytest.raises(InputError, match=f"{name} does not apply here: it needs .*; applicable: {methods[:6]}"):
+                estimate(members, None if "null" in terms else nonmembers, methods=[name], **terms)

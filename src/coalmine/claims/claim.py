@@ -28,14 +28,7 @@ from coalmine.claims.accountants import (
     pld_step,
     quiet,
 )
-from coalmine.claims.sampling import (
-    EveryRound,
-    FixedSize,
-    Poisson,
-    Sampling,
-    Schedule,
-    parse_sampling,
-)
+from coalmine.claims.sampling import EveryRound, FixedSize, Poisson, Sampling, Schedule, parse_sampling
 from coalmine.errors import (
     InputError,
     check_count,

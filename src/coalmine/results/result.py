@@ -297,12 +297,14 @@ class Result(Showable):
         bound = self.bound
         if bound is None or self.joint_bound is None or bound.epsilon == self.joint_bound:
             return bound
-        return Estimate.bound(
+        return Estimate(
             bound.method,
+            self.joint_bound,
             self.joint_bound,
             delta=bound.delta,
             confidence=bound.confidence or 0.0,
             assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
+            valid=True,
         )
 
     @property

@@ -247,5 +247,5 @@ class SequentialBound(EProcess):
             confidence: Confidence of the bound, in [0.5, 1).
         """
         lower = self.lower(confidence)
-        bound = Estimate.bound("anytime", lower, delta=self.delta, confidence=confidence, assumes=ANYTIME)
+        bound = Estimate("anytime", lower, lower, delta=self.delta, confidence=confidence, assumes=ANYTIME, valid=True)
         return bound.with_stricter(self.lower)

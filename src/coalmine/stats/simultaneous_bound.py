@@ -22,13 +22,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import (
-    InputError,
-    NotApplicableError,
-    check_confidence,
-    check_count,
-    check_delta,
-)
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -98,7 +92,9 @@ def simultaneous(
     method, assumes = "simultaneous", _ASSUMES[design]
     if scores.null is not None:
         method, assumes = "exact-null", f"{INDEPENDENT}; their null distribution is exact"
-    return Estimate.bound(method, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
+    return Estimate(
+        method, lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=True
+    )
 
 
 def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidence: float = 0.95) -> float:
@@ -198,9 +194,7 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Desig
     families = claim_families(scores, design, GaussianDP(0.0))
     mu, threshold, _ = largest_rejected(families, significance_levels(families, alpha), GaussianDP)
     lower, assumes = float(epsilon_gdp(mu, delta)), f"{_ASSUMES[design]}; {GAUSSIAN}"
-    return Estimate.bound(
-        "gdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
-    )
+    return Estimate("gdp", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
 
 
 def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed: int = 0) -> Estimate:
@@ -245,7 +239,9 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
         i = min(best[1], family.thresholds.size - 1)
         lower = largest(lambda epsilon: float(family.margins(ApproximateDP(epsilon, delta), alpha)[i]))
         threshold = float(family.thresholds[i])
-    return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
+    return Estimate(
+        "split", lower, lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold, valid=True
+    )
 
 
 def largest_rejected(
