@@ -18,11 +18,11 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.ldp.distinguishers import Trials
 from coalmine.results.claim_test import (
+    HALF_EXPONENT,
     HALF_THE_NOISE,
     RATIO,
     ClaimTest,
     detectable_share,
-    exponent_of,
     number_needed,
     rejected_share,
 )
@@ -117,12 +117,13 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     together = replace(plug_in(total_counts(trials), delta=delta), assumes=ASSUMES)
     epsilons = empirical_epsilons(trials, delta)
     mean, deviation = float(epsilons.mean()), spread(epsilons)
-    several = len(trials) > 1 and math.isfinite(deviation)
+    interval: dict[str, Any] = {}
+    if len(trials) > 1 and math.isfinite(deviation):
+        interval = {"lower": max(0.0, mean - deviation), "upper": mean + deviation}
     empirical = Estimate(
         "empirical",
         mean,
-        lower=max(0.0, mean - deviation) if several else None,
-        upper=mean + deviation if several else None,
+        **interval,
         delta=delta,
         assumes=_SINGLE_THRESHOLD,
         doubtful=mean < quoted.epsilon,
@@ -218,7 +219,7 @@ def local_p_value(trials: Sequence[Trials], claim: Claim, noise: float = 1.0) ->
 
 def trials_needed(trials: Sequence[Trials], claim: Claim, confidence: float) -> int | None:
     """Return how many trials detect half of the noise with 80% power, to two digits; None if far too many."""
-    guesses, half = _tested_guesses(trials, claim), exponent_of(HALF_THE_NOISE)
+    guesses, half = _tested_guesses(trials, claim), HALF_EXPONENT
     made = sum(measurement.scores.size for measurement in trials)
     return number_needed(made, lambda factor: _power(guesses, claim, half, 1 - confidence, factor), most=_MOST_TRIALS)
 
