@@ -113,10 +113,6 @@ class View:
     every: int | None = 1
     at: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.every is not None:
-            check_count("every", self.every)
-
     def shows(self, round: int, rounds: int) -> bool:
         """Whether the view sees the release of round ``round`` of ``rounds``."""
         # Counted from the first round's release, so that every=4 sees the model after 4, 8, ... rounds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coalmine.errors import check_kind, did_you_mean, parse_kind
+from coalmine.errors import check_count, check_kind, parse_kind
 from coalmine.protocol import View
 
 VIEWS = ("final", "final-change", "updates", "every:N", "rounds:A,B,…")
@@ -31,10 +31,10 @@ def parse_view(text: str) -> View:
         "final": lambda _: View("model", every=None),
         "final-change": lambda _: View("model", every=None),
         "updates": lambda _: View("update"),
-        "every:": lambda rounds: View("model", every=int(rounds)),
+        "every:": lambda rounds: View("model", every=check_count("every", int(rounds))),
         "rounds:": lambda rounds: View("model", every=None, at=tuple(map(int, rounds.split(",")))),
     }
-    return parse_kind(text, kinds, f'unknown view "{text}". {did_you_mean(text, VIEWS)}')
+    return parse_kind(text, kinds, f'unknown view "{text}".', VIEWS)
 
 
 def needs_initial(view: str) -> bool:
