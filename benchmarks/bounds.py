@@ -23,21 +23,12 @@ from scipy.special import ndtri
 
 from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import check_claim
-from coalmine.stats import (
-    ApproximateDP,
-    GaussianDP,
-    NormalNull,
-    Scores,
-    epsilon_from_counts,
-    epsilon_gdp,
-    gdp,
-    one_run,
-    one_run_fdp,
-    p_value,
-    simultaneous,
-    split,
-)
+from coalmine.stats import NormalNull, Scores, epsilon_gdp, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import one_run, one_run_fdp
+from coalmine.stats.scores import epsilon_from_counts
+from coalmine.stats.simultaneous_bound import gdp, p_value, split
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DELTA, ALPHA = 1e-5, 0.05
 

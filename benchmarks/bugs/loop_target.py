@@ -16,7 +16,8 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
 
 from coalmine import OneShot
-from coalmine.claims import AtMost, Claim, EveryRound, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.claims.sampling import AtMost
 
 LAYERS = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
 SIZES = {name: int(np.prod(shape)) for name, shape in LAYERS.items()}
@@ -207,7 +208,7 @@ def _correct() -> dict[str, Loop]:
     sampled = f"poisson:{RATE}"
     return loops | {
         "Poisson sampling": Loop(sampling=sampled, choose=poisson),
-        "fixed-size sampling": Loop(sampling=f"fixed:{RATE}", choose=fixed_size),
+        "fixed-size sampling": Loop(sampling=f"fixed:{CLIENTS}/{POPULATION}", choose=fixed_size),
     }
 
 

@@ -56,10 +56,10 @@ class Liar(Poisson):
 
     choose: Choose | None = None
 
-    def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return the clients of a round."""
         assert self.choose is not None
-        return np.sort(self.choose(np.random.default_rng([seed, round]), population, round))
+        return np.sort(self.choose(np.random.default_rng([seed, round]), count, round))
 
 
 def claim_of(audit: OneShot) -> Claim:
@@ -98,7 +98,7 @@ class Simulation:
             parts = {f.name: getattr(training.mechanism, f.name) for f in fields(Mechanism)}
             training.mechanism = AnyNoise(**parts, draw=noise_of(self.noise, place))
         if self.choose:
-            training.cohorts = Liar(0.5, self.choose)
+            training.sampling = Liar(0.5, self.choose)
         training.run()
         return from_results([audit.result(claim=self.claim(audit)) for audit in audits])
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coalmine.checks import replay as replay
-    from coalmine.claims import AtMost as AtMost
     from coalmine.claims import Claim as Claim
-    from coalmine.claims import Epochs as Epochs
     from coalmine.claims import EveryRound as EveryRound
-    from coalmine.claims import FixedSize as FixedSize
     from coalmine.claims import Poisson as Poisson
-    from coalmine.claims import Scheduled as Scheduled
     from coalmine.claims import noise_for as noise_for
+    from coalmine.claims.sampling import AtMost as AtMost
+    from coalmine.claims.sampling import Epochs as Epochs
+    from coalmine.claims.sampling import FixedSize as FixedSize
+    from coalmine.claims.sampling import Scheduled as Scheduled
     from coalmine.errors import InputError as InputError
     from coalmine.methods.canife.audit import Canife as Canife
     from coalmine.methods.exposure.audit import Exposure as Exposure
@@ -80,16 +80,8 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "coalmine.checks": ("replay",),
-        "coalmine.claims": (
-            "AtMost",
-            "Claim",
-            "Epochs",
-            "EveryRound",
-            "FixedSize",
-            "Poisson",
-            "Scheduled",
-            "noise_for",
-        ),
+        "coalmine.claims": ("Claim", "noise_for"),
+        "coalmine.claims.sampling": ("AtMost", "Epochs", "EveryRound", "FixedSize", "Poisson", "Scheduled"),
         "coalmine.errors": ("InputError",),
         "coalmine.methods.canife.audit": ("Canife",),
         "coalmine.methods.exposure.audit": ("Exposure",),

@@ -7,7 +7,8 @@ import pytest
 
 from coalmine import OneShot
 from coalmine.checks.cohorts import CohortRecord, cohort_findings
-from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
 from coalmine.simulation import FixedClipping, Mechanism, Training, models
 from coalmine.simulation.data import load

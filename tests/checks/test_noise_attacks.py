@@ -13,7 +13,7 @@ from coalmine.checks.noise_attacks import CHECKS, Attack, check_noise
 from coalmine.checks.transcript import call_often, default_calls
 from coalmine.layers import Layers
 from coalmine.stats import sigma_gaussian
-from coalmine.stats.guessed_seeds import guess_seed
+from coalmine.stats.exact_tests import guess_seed
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DIM, SIGMA = 600, sigma_gaussian(1.0, 1e-5)

@@ -7,23 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.claims import (
-    AtMost,
-    Claim,
-    Epochs,
-    EveryRound,
-    FixedSize,
-    Poisson,
-    compose_rounds,
-    noise_for,
-    noise_from_round_epsilon,
-    parse_sampling,
-    round_epsilon,
-)
+from coalmine.claims import Claim, EveryRound, Poisson, compose_rounds, noise_for, parse_sampling, round_epsilon
 from coalmine.claims.accountants import check_accountant, extent_of, pld_step
-from coalmine.claims.calibration import _grouped
-from coalmine.claims.claim import _local_curve, _rounds_curve
-from coalmine.stats import ApproximateDP, GaussianDP
+from coalmine.claims.claim import _grouped, _local_curve, _rounds_curve, noise_from_round_epsilon
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
 def gaussian_delta(epsilon, mu):
@@ -61,6 +49,7 @@ def test_training_curves_at_the_extremes():
     assert _rounds_curve(((0.0, 5),), EveryRound(), "pld") is None
     assert _rounds_curve(((1.0, 5),), FixedSize(1, 10), "pld") is None
     assert _rounds_curve(((1.0, 5),), EveryRound(), "other") is None
+    assert _rounds_curve(((1.0, 5),), None, "pld") is _rounds_curve((), EveryRound(), "pld") is None
 
 
 @pytest.mark.parametrize(("accountant", "improved"), [("rdp", True), ("rdp-mironov", False), ("opacus-rdp", True)])

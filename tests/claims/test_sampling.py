@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.claims import AtMost, Epochs, EveryRound, FixedSize, Last, Observed, Poisson, Scheduled, parse_sampling
+from coalmine.claims import EveryRound, Poisson, parse_sampling
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Last, Observed, Scheduled
 from coalmine.errors import InputError
 
 

@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from coalmine.claims import Claim, Epochs, Last, Poisson, parse_claim
+from coalmine.claims import Claim, Poisson
 from coalmine.claims.accountants import extent_of, pld_step
+from coalmine.claims.claim import parse_claim
+from coalmine.claims.sampling import Epochs, Last
 from coalmine.errors import InputError
 from coalmine.seeds import generator
 

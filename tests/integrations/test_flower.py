@@ -22,7 +22,8 @@ from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 from coalmine import Canife, OneShot
-from coalmine.claims import Claim, Observed
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Observed
 from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.methods.canife.canaries import GivenUpdates

@@ -31,8 +31,9 @@ from coalmine.results.claim_test import (
 )
 from coalmine.results.finding import Finding
 from coalmine.results.verdict import Verdict, overall
-from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
+from coalmine.stats import Estimate, NormalNull, Scores, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.gaussian import anderson_darling
 from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 

@@ -19,8 +19,8 @@ from coalmine.results.claim_test import (
     first_exponent,
 )
 from coalmine.results.verdict import Verdict, overall
-from coalmine.stats import ApproximateDP, GaussianDP, NormalNull, Scores
-from coalmine.stats.tradeoff import GroupCurve
+from coalmine.stats import NormalNull, Scores
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 SHARES = 1.03 ** np.arange(-130, 81)
 """All shares of the claimed noise that are looked at."""

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coalmine.claims import FixedSize, Poisson, Scheduled
+from coalmine.claims import Poisson
+from coalmine.claims.sampling import FixedSize, Scheduled
 from coalmine.errors import InputError
 from coalmine.protocol import Audit, View
 from coalmine.seeds import generator

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from coalmine import claims
-from coalmine.claims import AtMost, Epochs, FixedSize, Poisson, Scheduled
+from coalmine.claims import Poisson
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Scheduled
 from coalmine.errors import InputError
 from coalmine.progress import listening
 from coalmine.protocol import Audit, Contribution, View

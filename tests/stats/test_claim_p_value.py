@@ -7,26 +7,13 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    METHODS,
-    ApproximateDP,
-    CosineNull,
-    Estimate,
-    GaussianDP,
-    Guesses,
-    NormalNull,
-    Scores,
-    estimate,
-    estimates_from_guesses,
-    one_run_fdp_from_guesses,
-    one_run_from_guesses,
-)
+from coalmine.stats import METHODS, CosineNull, Estimate, Guesses, NormalNull, Scores, estimate, estimates_from_guesses
 from coalmine.stats.claim_tests import ClaimTests, RankSum, even_ranks, known_null_power, uniform_order_statistics
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
-from coalmine.stats.one_run import guess_power, planned_tests
+from coalmine.stats.one_run import guess_power, one_run_fdp_from_guesses, one_run_from_guesses, planned_tests
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
-from coalmine.stats.tradeoff import GroupCurve
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 CLAIM = ApproximateDP(0.3, 0.01)
 

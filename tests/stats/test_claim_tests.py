@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.claims import Claim, EveryRound, FixedSize, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.claims.sampling import FixedSize
 from coalmine.errors import InputError
 from coalmine.results.claim_test import _separation, check_claim
 from coalmine.results.verdict import Verdict

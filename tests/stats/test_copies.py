@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.stats import Guesses, Scores, estimate, one_run
-from coalmine.stats.one_run import guess_families, one_run_curve_p_value, one_run_p_value
+from coalmine.stats import Guesses, Scores, estimate
+from coalmine.stats.one_run import guess_families, one_run, one_run_curve_p_value, one_run_p_value
 from coalmine.stats.simultaneous_bound import significance_levels
 from coalmine.stats.tradeoff import ApproximateDP, GroupCurve, group_parameters
 

@@ -10,8 +10,10 @@ from hypothesis.extra import numpy as hnp
 
 import coalmine as cm
 from coalmine.errors import InputError
-from coalmine.stats import CAVEATS, METHODS, CosineNull, NormalNull, Scores, best_threshold
+from coalmine.stats import METHODS, CosineNull, NormalNull, Scores
+from coalmine.stats.estimators import CAVEATS
 from coalmine.stats.gaussian import moments
+from coalmine.stats.scores import best_threshold
 
 
 def sample(n=300, mu=1.0, seed=0):

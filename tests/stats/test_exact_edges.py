@@ -8,21 +8,13 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    ApproximateDP,
-    Estimate,
-    GaussianDP,
-    Scores,
-    epsilon_gdp,
-    estimate,
-)
+from coalmine.stats import Estimate, Scores, epsilon_gdp, estimate
 from coalmine.stats.claim_tests import RankSum
-from coalmine.stats.epsilon import largest
 from coalmine.stats.exact_tests import TrialGuesses
 from coalmine.stats.exposure import RandomGuessing, SkewNormal
 from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
 from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
-from coalmine.stats.scores import binomial_cdf
+from coalmine.stats.scores import binomial_cdf, largest
 from coalmine.stats.sequential import EProcess, _past_events
 from coalmine.stats.simultaneous_bound import (
     _RATIO,
@@ -32,6 +24,7 @@ from coalmine.stats.simultaneous_bound import (
     joint_p_value,
     significance_levels,
 )
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 NOTHING = ApproximateDP(0.0, 0.0)
 

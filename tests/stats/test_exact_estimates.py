@@ -8,22 +8,14 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    ApproximateDP,
-    GaussianDP,
-    Guesses,
-    Scores,
-    best_threshold,
-    epsilon_from_counts,
-    epsilon_from_rates,
-    split,
-)
-from coalmine.stats.epsilon import largest
+from coalmine.stats import Guesses, Scores
 from coalmine.stats.gaussian import threshold_epsilon
 from coalmine.stats.nulls import CosineNull, _fraction
 from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
 from coalmine.stats.rank_tests import halves, threshold_tests, two_tailed_tests
-from coalmine.stats.scores import epsilon_by_threshold
+from coalmine.stats.scores import best_threshold, epsilon_by_threshold, epsilon_from_counts, epsilon_from_rates, largest
+from coalmine.stats.simultaneous_bound import split
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
 def scores_of(seed, members=14, nonmembers=11):

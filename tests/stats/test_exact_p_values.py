@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, p_value
+from coalmine.stats import Guesses, NormalNull, Scores
 from coalmine.stats.one_run import one_run_p_value
 from coalmine.stats.rank_tests import (
     TwoTails,
@@ -16,8 +16,8 @@ from coalmine.stats.rank_tests import (
     tail_probability,
     threshold_tests,
 )
-from coalmine.stats.simultaneous_bound import JointBoundary, crossing_probability, first_crossings
-from coalmine.stats.tradeoff import BetaPair
+from coalmine.stats.simultaneous_bound import JointBoundary, crossing_probability, first_crossings, p_value
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP
 
 
 def refutes(scores, epsilon, *, delta=0.0, confidence=0.95, design="fixed"):

@@ -7,21 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import (
-    ApproximateDP,
-    Estimate,
-    GaussianDP,
-    Guesses,
-    NormalNull,
-    Scores,
-    gaussian_shift,
-    one_run,
-    one_run_fdp,
-    simultaneous,
-)
+from coalmine.stats import Estimate, Guesses, NormalNull, Scores, gaussian_shift, simultaneous
 from coalmine.stats.claim_tests import seem_inverted
 from coalmine.stats.gaussian import _drawn_moments, epsilon_gdp, threshold_epsilon
-from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value
+from coalmine.stats.one_run import one_run, one_run_curve_p_value, one_run_fdp, one_run_p_value
 from coalmine.stats.rank_tests import (
     _among_extremes,
     _kth_largest,
@@ -34,6 +23,7 @@ from coalmine.stats.rank_tests import (
 )
 from coalmine.stats.sequential import SequentialBound
 from coalmine.stats.simultaneous_bound import JointBoundary, _convolve, crossing_probability, first_crossings
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
 def tied(seed, members=23, nonmembers=19):

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from coalmine.stats.epsilon import largest
 from coalmine.stats.one_run import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
 from coalmine.stats.rank_tests import binomial_steps, curve_tail_probability
+from coalmine.stats.scores import largest
 from coalmine.stats.sequential import EProcess
 from coalmine.stats.tradeoff import GaussianDP
 

@@ -5,17 +5,9 @@ import pytest
 from scipy import special, stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    CosineNull,
-    NormalNull,
-    Scores,
-    best_threshold,
-    epsilon_gaussian,
-    gaussian_fit,
-    gaussian_shift,
-    sigma_gaussian,
-)
-from coalmine.stats.gaussian import threshold_epsilon
+from coalmine.stats import CosineNull, NormalNull, Scores, gaussian_shift, sigma_gaussian
+from coalmine.stats.gaussian import epsilon_gaussian, gaussian_fit, threshold_epsilon
+from coalmine.stats.scores import best_threshold
 
 
 def cosines_of_vectors(dim, canaries, sigma, rng):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.stats import epsilon_gaussian, epsilon_gdp, sigma_gaussian
-from coalmine.stats.gaussian import threshold_epsilon
+from coalmine.stats import epsilon_gdp, sigma_gaussian
+from coalmine.stats.gaussian import epsilon_gaussian, threshold_epsilon
 
 
 @pytest.mark.parametrize(

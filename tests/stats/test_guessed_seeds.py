@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.stats.guessed_seeds import NUMBERS, guess_seed
+from coalmine.stats.exact_tests import NUMBERS, guess_seed
 
 
 @pytest.mark.parametrize("places", [None, np.arange(30, 50), np.array([2, 3, 5, 7, 11, 13, 17, 63, 64, 99])])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import NotApplicableError
-from coalmine.stats import anderson_darling
+from coalmine.stats.gaussian import anderson_darling
 
 
 @pytest.mark.parametrize("size", [8, 50, 1000])

@@ -12,18 +12,11 @@ from scipy import integrate
 from scipy import stats as scipy_stats
 
 from coalmine.errors import InputError, NotApplicableError
-from coalmine.stats import (
-    ApproximateDP,
-    CosineNull,
-    GaussianDP,
-    LargestOfNull,
-    LikelihoodRatioNull,
-    NormalNull,
-    OrthogonalCosineNull,
-    Scores,
-    gaussian_fit,
-)
+from coalmine.stats import CosineNull, NormalNull, Scores
+from coalmine.stats.gaussian import gaussian_fit
+from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
 from coalmine.stats.rank_tests import threshold_tests
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import Counts, Estimate, epsilon_from_counts, epsilon_from_rates
-from coalmine.stats.scores import rate_bounds
+from coalmine.stats import Counts, Estimate
+from coalmine.stats.scores import epsilon_from_counts, epsilon_from_rates, rate_bounds
 
 rate = st.floats(0, 1)
 

@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.stats import NormalNull, Scores, epsilon_from_counts
+from coalmine.stats import NormalNull, Scores
+from coalmine.stats.scores import epsilon_from_counts
 
 tied = hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 5))
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, special
 
 from coalmine.errors import InputError
-from coalmine.stats.epsilon import Estimate
+from coalmine.stats.scores import Estimate
 from coalmine.stats.sequential import (
     EProcess,
     SequentialBound,

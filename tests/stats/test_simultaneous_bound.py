@@ -12,21 +12,9 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    ApproximateDP,
-    CosineNull,
-    GaussianDP,
-    NormalNull,
-    Scores,
-    ceiling,
-    epsilon_gdp,
-    gdp,
-    one_run_fdp,
-    p_value,
-    simultaneous,
-    split,
-)
+from coalmine.stats import CosineNull, NormalNull, Scores, ceiling, epsilon_gdp, simultaneous
 from coalmine.stats.exposure import ranks, scores_from_ranks
+from coalmine.stats.one_run import one_run_fdp
 from coalmine.stats.rank_tests import (
     TwoTails,
     both_tails,
@@ -39,8 +27,8 @@ from coalmine.stats.rank_tests import (
     top_ranks,
     two_tailed_tests,
 )
-from coalmine.stats.simultaneous_bound import largest_rejected
-from coalmine.stats.tradeoff import BetaPair
+from coalmine.stats.simultaneous_bound import gdp, largest_rejected, p_value, split
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP
 from mechanisms import gaussian, laplace, randomized_response
 
 

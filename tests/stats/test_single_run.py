@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import (
-    Guesses,
-    Scores,
-    epsilon_gdp,
-    one_run,
-    one_run_fdp,
-    one_run_fdp_from_guesses,
-    one_run_from_guesses,
-)
-from coalmine.stats.one_run import one_run_p_value
+from coalmine.stats import Guesses, Scores, epsilon_gdp
+from coalmine.stats.one_run import one_run, one_run_fdp, one_run_fdp_from_guesses, one_run_from_guesses, one_run_p_value
 from mechanisms import randomized_response
 
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import ApproximateDP, CosineNull, OrthogonalCosineNull, Scores, p_value
-from coalmine.stats.nulls import symmetry_p_value
+from coalmine.stats import CosineNull, Scores
+from coalmine.stats.nulls import OrthogonalCosineNull, symmetry_p_value
+from coalmine.stats.simultaneous_bound import p_value
+from coalmine.stats.tradeoff import ApproximateDP
 
 
 def refutes(scores, epsilon, *, delta=0.0, confidence=0.95, design="fixed"):

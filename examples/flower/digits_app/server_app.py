@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     nodes = clients + 2 * canaries  # audit: canaries are nodes, inserted and held out
 
     audit = OneShot(  # audit
-        dim=Layout.of(first).dim, rounds=rounds, canaries=canaries, view="updates", participation="every-round",
+        Layout.of(first).dim, rounds=rounds, canaries=canaries, view="updates", participation="every-round",
     )  # fmt: skip
     grid = CanaryGrid(grid, audit, clip_norm=clip, length=5.0)  # audit: 5 clip norms long, to test clipping
 

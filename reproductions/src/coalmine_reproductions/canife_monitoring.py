@@ -13,7 +13,8 @@ from coalmine import claims
 from coalmine.claims import Poisson
 from coalmine.methods.canife.epsilon import rate_ceiling
 from coalmine.results.tables import fixed
-from coalmine.stats import Scores, best_threshold, gaussian_shift
+from coalmine.stats import Scores, gaussian_shift
+from coalmine.stats.scores import best_threshold
 from coalmine_reproductions import canife_claims, canife_sizes
 from coalmine_reproductions.canife_ablations import figure_8a
 from coalmine_reproductions.canife_attack import DELTA

@@ -13,8 +13,7 @@ from scipy import integrate, special
 
 from coalmine.errors import check_confidence, check_delta
 from coalmine.stats import Counts, Estimate, Scores
-from coalmine.stats.epsilon import largest
-from coalmine.stats.scores import epsilon_from_log_rates, epsilon_from_rates
+from coalmine.stats.scores import epsilon_from_log_rates, epsilon_from_rates, largest
 
 
 def published_lower_bound(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:

@@ -11,7 +11,8 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
-from coalmine.stats import CosineNull, Scores, anderson_darling, gaussian_fit, gaussian_shift, sigma_gaussian
+from coalmine.stats import CosineNull, Scores, gaussian_shift, sigma_gaussian
+from coalmine.stats.gaussian import anderson_darling, gaussian_fit
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, falls, near
 from coalmine_reproductions.table import Context, ReproducedTable

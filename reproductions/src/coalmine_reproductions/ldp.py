@@ -15,7 +15,7 @@ from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.results.io import results_to_dict
 from coalmine.results.result import Result
 from coalmine.results.tables import fixed
-from coalmine.stats import epsilon_from_rates
+from coalmine.stats.scores import epsilon_from_rates
 from coalmine_reproductions import ldp_claims
 from coalmine_reproductions import ldp_figures as figures
 from coalmine_reproductions.cells import Number

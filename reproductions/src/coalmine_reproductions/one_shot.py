@@ -9,7 +9,8 @@ import numpy as np
 from scipy import stats
 
 from coalmine.arrays import Floats
-from coalmine.claims import AtMost, Claim, Poisson
+from coalmine.claims import Claim, Poisson
+from coalmine.claims.sampling import AtMost
 from coalmine_reproductions import one_shot_claims
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.figures import BOUND, ESTIMATE, SERIES, THEORY

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coalmine.stats import CosineNull, Scores, gaussian_fit
+from coalmine.stats import CosineNull, Scores
+from coalmine.stats.gaussian import gaussian_fit
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
 from coalmine_reproductions.estimators import published_lower_bound

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from coalmine import OneShot
-from coalmine.claims import Epochs
+from coalmine.claims.sampling import Epochs
 from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import Splits, load
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.models.word_lstm import WordLSTM
-from coalmine.stats import CosineNull, Scores, gaussian_fit
+from coalmine.stats import CosineNull, Scores
+from coalmine.stats.gaussian import gaussian_fit
 from coalmine.stats.nulls import parse_null
 from coalmine_reproductions.estimators import published_lower_bound
 from coalmine_reproductions.keras_weights import initialize_like_keras

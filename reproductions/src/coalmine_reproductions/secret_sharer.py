@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.claims import FixedSize
+from coalmine.claims.sampling import FixedSize
 from coalmine.methods.secret_sharer.audit import measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Language, draw_phrases, grid, insert
 from coalmine.simulation import (

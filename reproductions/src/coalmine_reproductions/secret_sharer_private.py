@@ -95,7 +95,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
             "bound": None if result.bound is None else result.bound.epsilon,
             "findings": len(result.bugs),
             "summary": result.summary,
-            "claimed_once": claim.epsilon,
+            "claimed_once": Claim(noise_multiplier=_CLAIMED, rounds=1, delta=_DELTA).epsilon,
         }
     return kept
 

@@ -19,8 +19,14 @@ from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.stats.exact_tests import LEAST_P_VALUE, guess_p_value, near_zero_p_value, value_p_value
-from coalmine.stats.guessed_seeds import NUMBERS, guess_seed
+from coalmine.stats.exact_tests import (
+    LEAST_P_VALUE,
+    NUMBERS,
+    guess_p_value,
+    guess_seed,
+    near_zero_p_value,
+    value_p_value,
+)
 from coalmine.stats.tradeoff import Curve
 
 CHECKS = (

@@ -1,9 +1,9 @@
 """Claims: what a training promises, and who takes part in it.
 
 `Claim` (``claim.py``) is a guarantee with its terms; its ε and its trade-off curve come from the accountants of
-dp-accounting (``accountants.py``). `Sampling` (``sampling.py``) says who takes part in which round: claims account for
-it, canaries and the simulator draw by it. `noise_for` (``calibration.py``) finds the noise that an ε needs, and
-`compose_rounds` composes CANIFE's estimates of single rounds (Maddock et al. 2023, Algorithm 2).
+dp-accounting (``accountants.py``), and `noise_for` finds the noise that an ε needs. `Sampling` (``sampling.py``) says
+who takes part in which round: claims account for it, canaries and the simulator draw by it. `compose_rounds` composes
+CANIFE's estimates of single rounds (Maddock et al. 2023, Algorithm 2).
 
 Example:
     >>> from coalmine.claims import Claim, EveryRound, noise_for
@@ -12,20 +12,11 @@ Example:
     2.0
 """
 
-from coalmine.claims.accountants import ACCOUNTANTS as ACCOUNTANTS
-from coalmine.claims.calibration import compose_rounds as compose_rounds
-from coalmine.claims.calibration import noise_for as noise_for
-from coalmine.claims.calibration import noise_from_round_epsilon as noise_from_round_epsilon
-from coalmine.claims.calibration import round_epsilon as round_epsilon
+from coalmine.claims.accountants import noise_for as noise_for
 from coalmine.claims.claim import Claim as Claim
-from coalmine.claims.claim import parse_claim as parse_claim
-from coalmine.claims.sampling import AtMost as AtMost
-from coalmine.claims.sampling import Epochs as Epochs
+from coalmine.claims.claim import compose_rounds as compose_rounds
+from coalmine.claims.claim import round_epsilon as round_epsilon
 from coalmine.claims.sampling import EveryRound as EveryRound
-from coalmine.claims.sampling import FixedSize as FixedSize
-from coalmine.claims.sampling import Last as Last
-from coalmine.claims.sampling import Observed as Observed
 from coalmine.claims.sampling import Poisson as Poisson
 from coalmine.claims.sampling import Sampling as Sampling
-from coalmine.claims.sampling import Scheduled as Scheduled
 from coalmine.claims.sampling import parse_sampling as parse_sampling

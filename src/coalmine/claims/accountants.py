@@ -6,6 +6,8 @@ Each accountant gives a proven upper bound on ε:
   the default.
 * ``rdp`` composes Rényi divergences and converts them as in Canonne, Kamath & Steinke (2020).
 * ``rdp-mironov`` converts the same divergences as in Mironov (2017), which older papers report.
+
+`noise_for` inverts them: the least noise multiplier that reaches an ε.
 """
 
 from __future__ import annotations
@@ -14,52 +16,51 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
-from coalmine.claims.sampling import FixedSize, Sampling
-from coalmine.errors import InputError
-
-ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
-"""Names of the accountants, the tightest first."""
+from coalmine.claims.sampling import MAX_NOISE, MIN_NOISE, Sampling, Schedule
+from coalmine.errors import InputError, check_count, check_nonnegative, check_probability
 
 # Largest ε for which the grid of privacy losses fits into memory; there is no privacy left long before.
 MAX_PLD_EPSILON = 1e6
 
-# PLD truncates a mass of 1e-15, so its results mean little for a δ close to that.
-MIN_PLD_DELTA = 1e-14
-
 _WHOLE_ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512)
+_COARSER = 8  # how much coarser PLD's grid may be during a search for noise
 
 
 def check_accountant(accountant: str | None, sampling: Sampling) -> str:
     """Return the requested accountant, or the tightest one that supports the sampling if none is named."""
-    if accountant is None:
-        return "rdp" if isinstance(sampling, FixedSize) else "pld"
-    if accountant not in ACCOUNTANTS:
-        raise InputError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}")
-    if accountant == "pld" and isinstance(sampling, FixedSize):
-        raise InputError(f"dp-accounting has no pld accountant for fixed-size sampling, got {sampling}: use rdp")
-    return accountant
+    supported = sampling.accountants
+    if accountant not in (None, *supported):
+        raise InputError(f"the accountant of {sampling} must be one of {', '.join(supported)}, got {accountant!r}")
+    return accountant or supported[0]
 
 
-def event_epsilon(event: Any, neighbors: Any, delta: float, accountant: str, coarser: int = 1) -> float:
-    """Return the ε of a dp-accounting event at δ; ``coarser`` is passed to `pld_step`."""
+@lru_cache(maxsize=1024)
+def gaussian_epsilon(schedule: Schedule, sampling: Sampling, delta: float, accountant: str, coarser: int = 1) -> float:
+    """Return the ε of Gaussian rounds at δ; kept, since it takes seconds and several audits ask for the same claim.
+
+    ``coarser`` is passed to `pld_step`.
+    """
     import dp_accounting as dp
 
+    event, neighbors = sampling.event(schedule)
     if isinstance(event, dp.NoOpDpEvent):
         return 0.0
     if isinstance(event, dp.NonPrivateDpEvent) or delta == 0:
         return math.inf
     step = 0.0
     if accountant == "pld":
+        shift = gaussian_shift_of(event)
+        if shift is not None:
+            return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of losses
         extent = extent_of(event, neighbors)
         if extent > MAX_PLD_EPSILON:
             raise InputError(
                 f"the pld accountant supports epsilon up to about {MAX_PLD_EPSILON:g}, and RDP gives {extent:.3g}: "
                 "use the accountant rdp, or more noise"
             )
-        if (shift := gaussian_shift_of(event)) is not None:
-            return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of losses
         step = pld_step(event, extent, coarser)
     with quiet():
         return float(new_accountant(accountant, neighbors, step).compose(event).get_epsilon(delta))
@@ -133,3 +134,77 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str | None = None) -> float:
+    """Compute the least noise multiplier for which a `Claim` claims at most ``epsilon``.
+
+    Args:
+        epsilon: The ε to reach, at least 0; infinity needs no noise.
+        sampling: How clients take part in rounds.
+        rounds: Number of training rounds.
+        delta: The δ to reach, in (0, 1).
+        accountant: One of the accountants above; by default the tightest that supports ``sampling``.
+
+    Returns:
+        The noise multiplier, to about 3 digits (fewer near ε = 0); a `Claim` never claims more than ``epsilon`` for it.
+
+    Raises:
+        InputError: If an argument is out of range, or no noise multiplier up to 10⁶ reaches ``epsilon``.
+
+    Example:
+        >>> from coalmine.claims import EveryRound
+        >>> round(noise_for(epsilon=1.0, sampling=EveryRound(), rounds=1, delta=1e-5, accountant="rdp"), 2)
+        4.05
+    """
+    import dp_accounting as dp
+
+    check_nonnegative("epsilon", epsilon)
+    accountant = check_accountant(accountant, sampling)
+    rounds = check_count("rounds", rounds, least=0)
+    if epsilon == math.inf or isinstance(sampling.event([(1.0, rounds)])[0], dp.NoOpDpEvent):
+        return 0.0
+    check_probability("delta", delta)  # no Gaussian noise gives a finite ε at δ = 0
+
+    def claimed(noise: float, coarser: int = _COARSER) -> float:
+        return gaussian_epsilon(((noise, rounds),), sampling, delta, accountant, coarser)
+
+    def fits(noise: float) -> bool:
+        """Whether an accountant can tell the ε of so little noise."""
+        event = sampling.event([(noise, rounds)])
+        return noise >= MIN_NOISE and (accountant != "pld" or extent_of(*event) <= MAX_PLD_EPSILON)
+
+    # RDP is fast and asks for slightly more noise than PLD, so it gives PLD's search its starting point.
+    high = 1.0
+    if accountant == "pld":
+        high = noise_for(epsilon=epsilon, sampling=sampling, rounds=rounds, delta=delta, accountant="rdp")
+    while claimed(high) > epsilon:
+        high *= 2
+        if high > MAX_NOISE:
+            raise InputError(
+                f"epsilon {epsilon} at delta {delta} cannot be reached by the {accountant} accountant with a noise "
+                f"multiplier up to {MAX_NOISE:g}: use a larger epsilon or delta, or fewer rounds"
+            )
+    low = high / 2
+    while fits(low) and claimed(low) <= epsilon:
+        low, high = low / 2, low
+    if not fits(low):
+        return high  # almost any noise suffices, for example because δ exceeds the probability of ever taking part
+    low *= 0.9  # on the finer grid that fits `high`, `low` itself might just suffice
+    event, neighbors = sampling.event([(high, rounds)])
+    step = pld_step(event, extent_of(event, neighbors), _COARSER) if accountant == "pld" else 0.0
+    with quiet():
+        noise = float(
+            dp.calibrate_dp_mechanism(
+                lambda: new_accountant(accountant, neighbors, step),
+                lambda noise: sampling.event([(noise, rounds)])[0],
+                max(epsilon, 1e-9),  # at 0 the search would accept any sufficient noise instead of the least
+                delta,
+                dp.ExplicitBracketInterval(low, high),
+                tol=1e-5 * low,
+            )
+        )
+    # A `Claim` uses a finer grid fitted to this noise, so its last digits may differ.
+    while claimed(noise, coarser=1) > epsilon:
+        noise *= 1 + 1e-5
+    return noise

@@ -1,40 +1,58 @@
 """`Claim`: the guarantee that an audit tests, and everything that follows from it.
 
 ``noise_multiplier`` is always the standard deviation of the Gaussian noise on the sum of a round's updates, divided by
-how far one client can move that sum. Read more in docs/claims.md.
+how far one client can move that sum. Read more in docs/claims.md. CANIFE's accounting of single rounds is at the end:
+Maddock, Sablayrolles & Stock (2023), Algorithm 2.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
-from coalmine.arrays import Floats
 from coalmine.claims.accountants import (
-    ACCOUNTANTS,
     MAX_PLD_EPSILON,
     check_accountant,
-    event_epsilon,
     extent_of,
+    gaussian_epsilon,
     gaussian_shift_of,
     new_accountant,
+    noise_for,
     pld_step,
     quiet,
 )
-from coalmine.claims.sampling import EveryRound, Poisson, Sampling, Schedule, parse_sampling
-from coalmine.errors import InputError, check_count, check_delta, check_kind, check_nonnegative
+from coalmine.claims.sampling import (
+    EveryRound,
+    FixedSize,
+    Poisson,
+    Sampling,
+    Schedule,
+    parse_sampling,
+)
+from coalmine.errors import (
+    InputError,
+    check_count,
+    check_delta,
+    check_kind,
+    check_nonnegative,
+    check_positive,
+    check_probability,
+)
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, PrivacyProfile
 
 _SPACING = 0.04  # of ε in a profile; its curve is then within 0.1% of the accountant's
 _FEWEST, _MOST = 500, 20_000  # points of a profile
 _LARGEST = 700.0  # e^ε overflows beyond
 _COARSER = 16  # makes PLD ten times faster, and its δ at most 1% larger
+_SAME_AS = {"exact": "pld", "opacus-prv": "pld", "opacus-rdp": "rdp"}  # accountants by other names
+_MAX_NOISE_LEVELS = 16  # of which CANIFE's rounds are composed, since accounting time is linear in them
 
 
 class Claim:
@@ -88,19 +106,21 @@ class Claim:
         schedule = tuple((float(noise), int(count)) for noise, count in noise_schedule)
         if schedule:
             rounds = sum(count for _, count in schedule)
-            if len({noise for noise, _ in schedule}) == 1:  # one noise multiplier in all rounds is not a schedule
-                noise_multiplier, schedule = schedule[0][0], ()
-        if noise_multiplier is None and not schedule and epsilon is None and local_epsilon is None:
+        if len(dict(schedule)) == 1:  # one noise multiplier in all rounds is not a schedule
+            noise_multiplier, schedule = schedule[0][0], ()
+        numbers = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "local_epsilon": local_epsilon}
+        stated = {name: check_nonnegative(name, value) for name, value in numbers.items() if value is not None}
+        if not stated and not schedule:
             raise InputError("a claim needs a noise_multiplier or an epsilon")
         # In the order of the arguments: `vars` is what a claim is compared by, and made again from.
-        self.noise_multiplier = _optional("noise_multiplier", noise_multiplier)
-        self.stated = _optional("the claimed epsilon", epsilon)
+        self.noise_multiplier = stated.get("noise_multiplier")
+        self.stated = stated.get("epsilon")
         self.delta = check_delta(delta)
         self.sampling = sampling
         self.rounds = None if rounds is None else check_count("rounds", rounds, least=0)
         self.accountant = accountant or "none"
         self.noise_schedule = schedule
-        self.local_epsilon = _optional("epsilon", local_epsilon)
+        self.local_epsilon = stated.get("local_epsilon")
         self.adjacency = adjacency or (sampling or EveryRound()).adjacency
         if self.local_epsilon is not None:
             self.accountant = accountant or ("pld" if self.delta > 0 else "pure")
@@ -118,7 +138,7 @@ class Claim:
             InputError: If it follows from the number of rounds, and that is not known yet.
         """
         if self.stated is not None:
-            return float(self.stated)
+            return self.stated
         if self.rounds is None:
             raise InputError("the claim has no number of rounds: state rounds=, or pass it to an audit's result")
         if self.local_epsilon is not None:
@@ -131,7 +151,7 @@ class Claim:
             return min(total, float(reports.get_epsilon_for_delta(self.delta)))
         if self.sampling is None:
             return math.inf
-        return _epsilon(self._schedule(1.0), self.sampling, self.delta, self.accountant)
+        return gaussian_epsilon(self._schedule(1.0), self.sampling, self.delta, self.accountant)
 
     @property
     def has_noise(self) -> bool:
@@ -140,7 +160,8 @@ class Claim:
         False if a noise multiplier is stated but nothing is proved from it: by an accountant or for a sampling that is
         not one of ours, or where no client ever takes part.
         """
-        return isinstance(self._noise_curve(1.0), GaussianDP | PrivacyProfile)
+        curve = _rounds_curve(self._schedule(1.0), self.sampling, self.accountant)
+        return isinstance(curve, GaussianDP | PrivacyProfile)
 
     @property
     def least_noise(self) -> float | None:
@@ -155,7 +176,7 @@ class Claim:
             3.34
         """
         terms = {**self._terms(), **changes}
-        if "noise_multiplier" in changes or "noise_schedule" in changes or "sampling" in changes:
+        if changes.keys() & {"noise_multiplier", "noise_schedule", "sampling"}:
             # The accountant and the adjacency follow from the new terms, and an ε that was computed from others does
             # not hold for them.
             terms |= {name: changes.get(name) for name in ("epsilon", "accountant", "adjacency")}
@@ -180,12 +201,10 @@ class Claim:
             >>> claim.curve().tpr(np.array(0.01)).round(3), claim.curve(noise=0.5).tpr(np.array(0.01)).round(3)
             (np.float64(0.092), np.float64(0.372))
         """
-        curve = self._noise_curve(noise)
-        if curve is not None:
-            return curve
-        if self.local_epsilon is not None and self.rounds is not None:
-            return _local_curve(self.local_epsilon / noise, self.rounds)
-        return ApproximateDP(self.epsilon / noise, self.delta)
+        curve = _rounds_curve(self._schedule(noise), self.sampling, self.accountant)
+        if curve is None and self.local_epsilon is not None and self.rounds is not None:
+            curve = _local_curve(self.local_epsilon / noise, self.rounds)
+        return curve or ApproximateDP(self.epsilon / noise, self.delta)
 
     def _schedule(self, noise: float) -> tuple[tuple[float, int], ...]:
         """Return pairs (noise multiplier, rounds), with a share of the noise."""
@@ -193,13 +212,6 @@ class Claim:
         if not schedule and self.noise_multiplier is not None and self.rounds is not None:
             schedule = ((self.noise_multiplier, self.rounds),)
         return tuple((sigma * noise, count) for sigma, count in schedule)
-
-    def _noise_curve(self, noise: float) -> Curve | None:
-        """Return the curve that follows from a share of the stated noise, or None if none does."""
-        schedule = self._schedule(noise)
-        if not schedule or self.sampling is None:
-            return None
-        return _rounds_curve(schedule, self.sampling, self.accountant)
 
     def _terms(self) -> dict[str, Any]:
         """Return the arguments that make this claim again."""
@@ -239,36 +251,25 @@ class Claim:
         return cls(**terms)
 
 
-def _optional(name: str, value: float | None) -> float | None:
-    return None if value is None else check_nonnegative(name, value)
-
-
-@lru_cache(maxsize=1024)
-def _epsilon(schedule: Schedule, sampling: Sampling, delta: float, accountant: str) -> float:
-    """Return the ε of Gaussian rounds; cached, since it takes seconds and several audits ask for the same claim."""
-    return event_epsilon(*sampling.event(schedule), delta, accountant)
-
-
 @lru_cache(maxsize=256)
-def _rounds_curve(schedule: Schedule, sampling: Sampling, accountant: str) -> Curve | None:
+def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str) -> Curve | None:
     """Return the curve that an accountant proves for Gaussian rounds, or None if it does not give one.
 
     Both directions of adding or removing a client are covered: each δ is the larger one of the two.
     """
     import dp_accounting as dp
 
+    if not schedule or sampling is None:
+        return None
     event, neighbors = sampling.event(schedule)
-    kind = accountant.removeprefix("opacus-")
+    kind = _SAME_AS.get(accountant, accountant)
     if isinstance(event, dp.NoOpDpEvent):
         return ApproximateDP(0.0, 0.0)
-    if isinstance(event, dp.NonPrivateDpEvent):
+    if isinstance(event, dp.NonPrivateDpEvent) or kind not in sampling.accountants:
         return None
-    if kind in ("pld", "prv", "exact"):
-        if (shift := gaussian_shift_of(event)) is not None:
-            return GaussianDP(shift)
-        kind = "pld" if isinstance(sampling, Poisson) else "none"
-    if kind not in ACCOUNTANTS:
-        return None
+    shift = gaussian_shift_of(event)
+    if kind == "pld" and shift is not None:
+        return GaussianDP(shift)
     extent = extent_of(event, neighbors, quickly=True)
     if not 0 < extent <= MAX_PLD_EPSILON:
         return None
@@ -277,18 +278,13 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling, accountant: str) -> Cu
     with quiet():
         composed = new_accountant(kind, neighbors, pld_step(event, extent, _COARSER)).compose(event)
         if kind == "pld":
-            return _falling(epsilons, np.asarray(composed._pld.get_delta_for_epsilon(epsilons)))
+            return PrivacyProfile(epsilons, np.asarray(composed._pld.get_delta_for_epsilon(epsilons)))
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
     orders = np.asarray(composed._orders)[:, None]
     log_deltas = (orders - 1) * (np.asarray(composed._rdp)[:, None] - epsilons)
     if kind == "rdp":
         log_deltas += (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
-    return _falling(epsilons, np.exp(np.minimum(log_deltas.min(axis=0), 0.0)))
-
-
-def _falling(epsilons: Floats, deltas: Floats) -> PrivacyProfile:
-    """Return a profile; where rounding disturbs the fall of δ, the larger neighbor is the safe one."""
-    return PrivacyProfile(epsilons, np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0, 1))
+    return PrivacyProfile(epsilons, np.exp(np.minimum(log_deltas.min(axis=0), 0.0)))
 
 
 def _randomized_response(epsilon: float, reports: int) -> Any:
@@ -309,7 +305,7 @@ def _local_curve(epsilon: float, reports: int) -> Curve:
     # k of n reports that speak for a member have the privacy loss (2k − n)·ε. The lines of these losses are the curve
     # itself: between two of them δ is linear in e^ε.
     epsilons = epsilon * np.arange(reports % 2, reports + 1, 2, dtype=np.float64)
-    return _falling(epsilons, np.asarray(_randomized_response(epsilon, reports).get_delta_for_epsilon(epsilons)))
+    return PrivacyProfile(epsilons, np.asarray(_randomized_response(epsilon, reports).get_delta_for_epsilon(epsilons)))
 
 
 def parse_claim(text: str, *, delta: float) -> Claim:
@@ -352,3 +348,128 @@ def parse_claim(text: str, *, delta: float) -> Claim:
         delta=delta,
         accountant=terms.get("accountant"),
     )
+
+
+def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "exact") -> float:
+    """Compute the ε of a single round for a client known to take part in it: CANIFE's εᵣ.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise on the sum over the clip norm, at least 0.
+        delta: The δ at which ε is stated, in [0, 1).
+        accountant: ``"exact"`` for the Gaussian mechanism's own curve (Balle & Wang, 2018), ``"rdp"`` for the value
+            that CANIFE reports, or another of `ACCOUNTANTS`.
+
+    Returns:
+        The ε of the round.
+
+    Raises:
+        InputError: If an argument is out of range or the accountant is unknown.
+
+    Example:
+        >>> round(round_epsilon(noise_multiplier=1.0, delta=0.01), 4)
+        2.3178
+    """
+    if accountant == "exact":
+        import dp_accounting as dp
+
+        check_nonnegative("noise_multiplier", noise_multiplier)
+        return float(dp.get_epsilon_gaussian(noise_multiplier, check_delta(delta)))
+    return Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta, accountant=accountant).epsilon
+
+
+def noise_from_round_epsilon(epsilon: float, delta: float, inversion: str = "exact") -> float:
+    """Compute the noise multiplier at which a single round is (ε, δ)-DP: CANIFE's GetNoise, from ε̂ᵣ to σ̂ᵣ.
+
+    Args:
+        epsilon: The ε of one round, at least 0; 0 means infinite noise, infinity none.
+        delta: The δ of one round, in (0, 1).
+        inversion: ``"exact"`` inverts the Gaussian mechanism's own curve. ``"rdp"`` is the paper's way, which
+            overestimates the noise, so that the composed ε̂ is usually too low.
+
+    Returns:
+        The noise multiplier.
+
+    Raises:
+        InputError: If an argument is out of range or the inversion is unknown.
+
+    Example:
+        >>> round(noise_from_round_epsilon(1.0, 0.01), 4)
+        1.8779
+    """
+    check_nonnegative("epsilon", epsilon)
+    check_probability("delta", delta)  # no Gaussian noise gives a finite ε at δ = 0
+    if inversion not in ("exact", "rdp"):
+        raise InputError(f"inversion must be exact or rdp, got {inversion!r}")
+    if epsilon == 0:
+        return math.inf
+    if inversion == "rdp":
+        return noise_for(epsilon=epsilon, sampling=EveryRound(), rounds=1, delta=delta, accountant="rdp")
+    import dp_accounting as dp
+
+    return float(dp.get_sigma_gaussian(epsilon, delta))
+
+
+def compose_rounds(
+    rounds_epsilon: Sequence[tuple[float, int]],
+    *,
+    sampling: Sampling,
+    delta: float,
+    round_delta: float | None = None,
+    inversion: str = "exact",
+    accountant: str | None = None,
+    sensitivity: float = 1.0,
+) -> float:
+    """Compose estimates of single rounds into an ε̂ of the training: CANIFE's GetPrivacy (Algorithm 2).
+
+    An estimate, not a bound, even if the per-round values are bounds: it assumes Gaussian noise and is as good as they
+    are. Above 16 distinct noise levels under random sampling, neighboring ones are merged.
+
+    Args:
+        rounds_epsilon: Pairs (ε̂ᵣ, number of rounds it stands for), in the order of the training.
+        sampling: How clients take part in rounds.
+        delta: The δ at which the composed ε̂ is stated, in [0, 1).
+        round_delta: The δ of the ε̂ᵣ, by default ``delta``; the paper uses 1/n for n attack scores.
+        inversion: How ε̂ᵣ becomes noise, see `noise_from_round_epsilon`.
+        accountant: One of `ACCOUNTANTS`; by default the tightest that supports ``sampling``.
+        sensitivity: How far the neighbors of ``sampling`` move the sum, if those of ε̂ᵣ move it by 1: 2 if the former
+            replace a client (`FixedSize`) and the latter add one.
+
+    Returns:
+        The composed ε̂.
+
+    Raises:
+        InputError: If there are no pairs, or an argument is out of range.
+
+    Example:
+        >>> from coalmine.claims.sampling import Epochs
+        >>> round(compose_rounds([(1.0, 10), (2.0, 10)], sampling=Epochs(2), delta=1e-5), 2)
+        2.3
+    """
+    if len(rounds_epsilon) == 0:
+        raise InputError("rounds_epsilon must hold at least one pair (epsilon, rounds), got none")
+    check_positive("sensitivity", sensitivity)
+    at = check_delta(delta) if round_delta is None else round_delta
+    noise = {epsilon: noise_from_round_epsilon(epsilon, at, inversion) / sensitivity for epsilon, _ in rounds_epsilon}
+    schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
+    if isinstance(sampling, Poisson | FixedSize):
+        schedule = _grouped(schedule)
+    return Claim(noise_schedule=schedule, sampling=sampling, delta=delta, accountant=accountant).epsilon
+
+
+def _grouped(schedule: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Return the schedule, regardless of order, with at most 16 noise levels: accounting time is linear in them."""
+    rounds: Counter[float] = Counter()
+    for noise, count in schedule:
+        rounds[noise] += count
+    grouped = [(noise, rounds[noise]) for noise in (0.0, math.inf) if rounds[noise]]
+    levels = sorted(noise for noise in rounds if rounds[noise] and 0 < noise < math.inf)
+    if len(levels) <= _MAX_NOISE_LEVELS:
+        return list(rounds.items())
+    size = -(-len(levels) // _MAX_NOISE_LEVELS)
+    for start in range(0, len(levels), size):
+        group = levels[start : start + size]
+        count = sum(rounds[noise] for noise in group)
+        # The noise with the same mean 1/σ² composes to the same ε without sampling. With sampling the error is of
+        # second order in how much the levels of the group differ.
+        grouped.append((math.sqrt(count / sum(rounds[noise] / noise**2 for noise in group)), count))
+    return grouped

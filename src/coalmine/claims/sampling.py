@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,9 @@ from coalmine.seeds import generator
 
 Schedule = Sequence[tuple[float, int]]
 """Pairs (noise multiplier, number of rounds with it), in the order of the rounds."""
+
+ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
+"""Names of the accountants, the tightest first."""
 
 Knowledge = Literal["rounds", "rate", "once-per-epoch"]
 """What an adversary knows about when a participant takes part: its rounds, the probability of each round, or that it is
@@ -40,6 +44,9 @@ class Sampling:
 
     Use one of the subclasses. ``str(sampling)`` is the form that settings and the command line accept.
 
+    Attributes:
+        rate: Probability that a client takes part in a given round, or None if the scheme does not fix one.
+
     Example:
         >>> parse_sampling("fixed:10/1000").rate
         0.01
@@ -47,17 +54,14 @@ class Sampling:
 
     name: ClassVar[str]
     adjacency: ClassVar[str] = "add-or-remove-one"
+    accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS
     knowledge: ClassVar[Knowledge] = "rate"
+    rate: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
-        values = (getattr(self, field.name) for field in fields(self))
+        values = [getattr(self, term.name) for term in fields(self) if term.init]
         text = "/".join(f"{value}" for value in values if value is not None)
-        return f"{self.name}:{text}" if text else self.name
-
-    @property
-    def rate(self) -> float | None:
-        """Probability that a client takes part in a given round, or None if the scheme does not fix one."""
-        return None
+        return f"{self.name}:{text}".rstrip(":")
 
     # Drawing
 
@@ -92,10 +96,10 @@ class Sampling:
         """Return Gaussian rounds as a dp-accounting ``DpEvent``, and the ``NeighboringRelation`` it holds for."""
         import dp_accounting as dp
 
-        relation = dp.NeighboringRelation
-        neighbors = relation.REPLACE_ONE if self.adjacency == "replace-one" else relation.ADD_OR_REMOVE_ONE
+        # Adjacencies have dp-accounting's own names.
+        neighbors = dp.NeighboringRelation[self.adjacency.replace("-", "_").upper()]
         rounds_with: Counter[float] = Counter()
-        for noise, rounds in self._exposed([stretch for stretch in schedule if stretch[1] > 0]):
+        for noise, rounds in schedule:
             if rounds > 0 and math.isfinite(noise):
                 rounds_with[min(noise, MAX_NOISE)] += rounds
         if not rounds_with or self.rate == 0:
@@ -108,12 +112,8 @@ class Sampling:
         ]
         return dp.ComposedDpEvent(parts), neighbors
 
-    def _exposed(self, schedule: Schedule) -> Schedule:
-        """Return the rounds in which the most exposed client takes part."""
-        return schedule
-
     def _amplified(self, gaussian: Any, dp: Any) -> Any:
-        """Return the event of one of those rounds, with amplification by sampling; ``dp`` is dp-accounting."""
+        """Return the event of one round, with amplification by sampling; ``dp`` is dp-accounting."""
         return gaussian
 
 
@@ -131,11 +131,7 @@ class EveryRound(Sampling):
 
     name: ClassVar[str] = "every-round"
     knowledge: ClassVar[Knowledge] = "rounds"
-
-    @property
-    def rate(self) -> float:
-        """Probability of taking part in a round: 1."""
-        return 1.0
+    rate: float = field(default=1.0, init=False, repr=False, compare=False)
 
     def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return everybody."""
@@ -162,19 +158,14 @@ class Poisson(Sampling):
 
     name: ClassVar[str] = "poisson"
     q: float
+    rate: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         q = check_number("the sampling probability q", self.q)
         if not (q == 0 or _MIN_RATE <= q <= 1):
             raise InputError(f"the sampling probability q must be 0, or in [{_MIN_RATE:g}, 1], got {self.q}")
-
-    def __str__(self) -> str:
-        return f"poisson:{self.rate!r}"
-
-    @property
-    def rate(self) -> float:
-        """The sampling probability."""
-        return float(self.q)
+        object.__setattr__(self, "q", q)
+        object.__setattr__(self, "rate", q)
 
     def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Flip one coin for each."""
@@ -213,18 +204,15 @@ class FixedSize(Sampling):
 
     name: ClassVar[str] = "fixed"
     adjacency: ClassVar[str] = "replace-one"
+    accountants: ClassVar[tuple[str, ...]] = ("rdp", "rdp-mironov")
     size: int
     population: int | None = None
 
     def __post_init__(self) -> None:
         check_count("size", self.size)
-        if self.population is not None and self.size > check_count("population", self.population):
-            raise InputError(f"size must be at most the population of {self.population}, got {self.size}")
-
-    @property
-    def rate(self) -> float | None:
-        """Share of the population in one round."""
-        return None if self.population is None else self.size / self.population
+        if self.population is not None:
+            FixedSize(self.size).check(check_count("population", self.population), 0)
+            object.__setattr__(self, "rate", self.size / self.population)
 
     def check(self, count: int, rounds: int) -> None:
         """Check that there are enough to draw from."""
@@ -242,7 +230,7 @@ class FixedSize(Sampling):
 
     def expected(self, count: int, rounds: int, round: int) -> float:
         """Return the size, in proportion if ``count`` is not the population."""
-        return float(self.size if self.population is None else self.size * count / self.population)
+        return self.size * count / (self.population or count)
 
     def accounted(self, count: int, rounds: int) -> Sampling:
         """Return the sampling of ``count`` participants, rounded up to whole ones."""
@@ -343,12 +331,12 @@ class Epochs(Sampling):
         _, start, stop = self.epoch(rounds, round)
         return count / (stop - start)
 
-    def _exposed(self, schedule: Schedule) -> Schedule:
-        # A client takes part once per epoch, in the worst case in the round with the least noise.
+    def event(self, schedule: Schedule) -> tuple[Any, Any]:
+        """Account for one round per epoch, in the worst case the one with the least noise."""
         levels = np.array(schedule, dtype=np.float64).reshape(-1, 2)
         noise = np.repeat(levels[:, 0], levels[:, 1].astype(np.int64))
         edges = np.arange(self.epochs + 1) * noise.size // self.epochs
-        return [(float(epoch.min()), 1) for epoch in np.split(noise, edges[1:-1]) if epoch.size]
+        return super().event([(float(epoch.min()), 1) for epoch in np.split(noise, edges[1:-1]) if epoch.size])
 
 
 @dataclass(frozen=True)
@@ -376,12 +364,13 @@ class AtMost(Sampling):
     def __post_init__(self) -> None:
         check_count("times", self.times)
 
-    def _exposed(self, schedule: Schedule) -> Schedule:
+    def event(self, schedule: Schedule) -> tuple[Any, Any]:
+        """Account for the rounds with the least noise."""
         exposed, left = [], int(self.times)
         for noise, rounds in sorted(schedule):
             exposed.append((noise, min(rounds, left)))
             left -= exposed[-1][1]
-        return exposed
+        return super().event(exposed)
 
 
 @dataclass(frozen=True)
@@ -433,10 +422,10 @@ class Scheduled(Sampling):
 
     def __post_init__(self) -> None:
         schedule = []
-        for number, cohort in enumerate(self.rounds):
+        for cohort in self.rounds:
             schedule.append(tuple(check_count("a participant in the schedule", who, least=0) for who in cohort))
             if len(set(schedule[-1])) < len(cohort):
-                raise InputError(f"round {number} of the schedule lists somebody twice: list each at most once")
+                raise InputError(f"round {len(schedule) - 1} of the schedule lists somebody twice: list each once")
         object.__setattr__(self, "rounds", tuple(schedule))
 
     def __str__(self) -> str:
@@ -446,7 +435,7 @@ class Scheduled(Sampling):
         """Check that all rounds are scheduled and all participants exist."""
         if len(self.rounds) < rounds:
             raise InputError(f"the schedule has {len(self.rounds)} rounds, but the training has {rounds}")
-        last = max(map(max, filter(None, self.rounds)), default=0)
+        last = max(chain(*self.rounds), default=0)
         if last >= count:
             raise InputError(f"the schedule lists participant {last}: use numbers from 0 to {count - 1}")
 
@@ -459,7 +448,7 @@ class Scheduled(Sampling):
 
     def accounted(self, count: int, rounds: int) -> Sampling:
         """Return participation in at most the rounds of the most frequent participant."""
-        times = Counter(who for cohort in self.rounds[:rounds] for who in cohort)
+        times = Counter(chain(*self.rounds[:rounds]))
         return AtMost(max(times.values(), default=1))
 
 
@@ -485,7 +474,7 @@ def parse_sampling(text: str) -> Sampling:
     """
     kinds: dict[str, Callable[[str], Sampling]] = {
         "every-round": lambda _: EveryRound(),
-        "poisson:": _parse_poisson,
+        "poisson:": lambda rest: Poisson(_quotient(rest)),
         "fixed:": lambda rest: FixedSize(*map(int, rest.split("/", 1))),
         "observed:": lambda rest: Observed(*map(int, rest.split("/", 1))),
         "epochs:": lambda rest: Epochs(int(rest)),
@@ -495,6 +484,6 @@ def parse_sampling(text: str) -> Sampling:
     return parse_kind(text.strip(), kinds, f"a sampling must be one of {FORMS}, got {text!r}")
 
 
-def _parse_poisson(rest: str) -> Poisson:
-    size, slash, population = rest.partition("/")
-    return Poisson(float(size) / check_positive("the population", float(population)) if slash else float(size))
+def _quotient(text: str) -> float:
+    numbers = [*map(float, text.split("/", 1)), 1.0]
+    return numbers[0] / check_positive("the population", numbers[1])

@@ -31,7 +31,8 @@ def account(
     as_json: AsJson = False,
 ) -> None:
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
-    from coalmine.claims import ACCOUNTANTS, Claim, noise_for, parse_sampling
+    from coalmine.claims import Claim, noise_for, parse_sampling
+    from coalmine.claims.sampling import ACCOUNTANTS
     from coalmine.results.io import envelope
     from coalmine.results.tables import Table, fixed
 

@@ -24,19 +24,17 @@ from coalmine.stats import (
     NormalNull,
     Null,
     Scores,
-    anderson_darling,
     ceiling,
     epsilon_gdp,
     estimate,
     gaussian_shift,
-    one_run,
     simultaneous,
 )
-from coalmine.stats.epsilon import INDEPENDENT
-from coalmine.stats.gaussian import AndersonDarling
+from coalmine.stats.gaussian import AndersonDarling, anderson_darling
 from coalmine.stats.nulls import null_text, parse_null
+from coalmine.stats.one_run import one_run
 from coalmine.stats.rank_tests import Design
-from coalmine.stats.scores import FEW
+from coalmine.stats.scores import FEW, INDEPENDENT
 
 # A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))

@@ -18,8 +18,9 @@ from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
 from coalmine.results.verdict import Verdict
-from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
+from coalmine.stats import Null, Scores, gaussian_shift
 from coalmine.stats.claim_tests import ClaimTests, separation
+from coalmine.stats.gaussian import anderson_darling
 from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve

@@ -19,11 +19,10 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
-from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.one_run import guess_power, most_powerful_guesses, planned_tests
 from coalmine.stats.rank_tests import Design, member_ranks, random_choice
-from coalmine.stats.scores import Scores
+from coalmine.stats.scores import COIN_FLIPS, INDEPENDENT, Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 

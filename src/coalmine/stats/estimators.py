@@ -16,12 +16,11 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import finite_list
 from coalmine.errors import InputError, NotApplicableError, check_count, did_you_mean
-from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
 from coalmine.stats.one_run import Guesses, one_run, one_run_fdp, one_run_fdp_from_guesses, one_run_from_guesses
 from coalmine.stats.rank_tests import Design
-from coalmine.stats.scores import Counts, Scores, best_threshold, epsilon_from_counts, plug_in
+from coalmine.stats.scores import Counts, Estimate, Scores, best_threshold, epsilon_from_counts, plug_in
 from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
 
 METHODS = (

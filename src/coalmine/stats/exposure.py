@@ -18,7 +18,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, finite_array, finite_list
 from coalmine.errors import InputError, check_confidence, check_count, check_probability
-from coalmine.stats.epsilon import Estimate
+from coalmine.stats.scores import Estimate
 
 LN2 = math.log(2)
 MAX_SHAPE = 100.0

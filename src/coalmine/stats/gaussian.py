@@ -16,8 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_delta, check_nonnegative
-from coalmine.stats.epsilon import Estimate, largest
-from coalmine.stats.scores import Scores
+from coalmine.stats.scores import Estimate, Scores, largest
 
 _STEPS = 200  # of a bisection, at most
 _DRAWS = 2000  # of the moments behind an interval

@@ -16,7 +16,6 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -27,7 +26,7 @@ from coalmine.stats.rank_tests import (
     curve_tail_probability,
     top_ranks,
 )
-from coalmine.stats.scores import Scores
+from coalmine.stats.scores import COIN_FLIPS, GAUSSIAN, Estimate, Scores
 from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, GroupCurve, group_parameters
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import Bools, Floats, Ints, finite_array
 from coalmine.errors import InputError, check_confidence, check_delta, check_nonnegative
-from coalmine.stats.epsilon import Estimate
+from coalmine.stats.scores import Estimate
 
 ANYTIME = (
     "a fair coin, independent of everything before it, decided each trial; trials may depend on earlier ones, and may "

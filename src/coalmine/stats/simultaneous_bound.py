@@ -29,7 +29,6 @@ from coalmine.errors import (
     check_count,
     check_delta,
 )
-from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate, largest
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -46,7 +45,7 @@ from coalmine.stats.rank_tests import (
     two_tailed_curve_test,
     two_tailed_tests,
 )
-from coalmine.stats.scores import Scores
+from coalmine.stats.scores import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate, Scores, largest
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters
 
 # The joint boundary is that of single tests at this share of the whole significance. A lower level would favor larger

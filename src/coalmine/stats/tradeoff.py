@@ -16,7 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import check_count, check_delta, check_nonnegative
-from coalmine.stats.epsilon import largest
+from coalmine.stats.scores import largest
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
@@ -147,6 +147,8 @@ class PrivacyProfile(Curve):
     """
 
     def __init__(self, epsilons: Floats, deltas: Floats) -> None:
+        # Where rounding disturbs the fall of δ, the larger neighbor is the safe one.
+        deltas = np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0, 1)
         self.epsilons, self.deltas = epsilons, deltas
         # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on the FPR at which TPR = 1 − FPR.
         self._kink = float(np.max((1 - deltas) * special.expit(-epsilons)))

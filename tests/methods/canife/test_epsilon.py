@@ -8,7 +8,7 @@ import pytest
 
 from canary_models import PRESENT, result_of
 from coalmine import claims
-from coalmine.claims import AtMost, FixedSize
+from coalmine.claims.sampling import AtMost, FixedSize
 from coalmine.methods.canife.epsilon import Period, anytime_bound, compose, rate_ceiling, round_estimate
 
 

@@ -10,6 +10,7 @@ import pytest
 from canary_models import PRESENT, result_of
 from coalmine import claims
 from coalmine.claims import EveryRound, Poisson, compose_rounds
+from coalmine.claims.claim import noise_from_round_epsilon
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
@@ -102,7 +103,7 @@ def test_a_composed_estimate_has_the_composed_ends_of_its_rounds_as_interval():
     result = result_of(scores, present, sampling=EveryRound())
     shift = result.periods[0].scores
     ends = gaussian_shift(shift, delta=1e-5).lower, gaussian_shift(shift, delta=1e-5).upper
-    noises = [claims.noise_from_round_epsilon(epsilon, 1e-5) for epsilon in ends]
+    noises = [noise_from_round_epsilon(epsilon, 1e-5) for epsilon in ends]
     (estimate,) = result.composed_result().estimates
     # Without sampling, ten rounds of μ-GDP are √10 μ-GDP.
     expected = [float(epsilon_gdp(math.sqrt(10) / noise, 1e-5)) for noise in noises]

@@ -11,8 +11,8 @@ from coalmine.methods.ldp.distinguishers import Trials
 from coalmine.methods.ldp.lower_bounds import _rates_p_value, check_local_claim, local_p_value, trials_needed
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.local import OwnMechanism
-from coalmine.stats import epsilon_from_counts
 from coalmine.stats.exact_tests import TrialGuesses, highest_accuracy
+from coalmine.stats.scores import epsilon_from_counts
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 GAUSSIAN = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)

@@ -9,7 +9,8 @@ from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism
 from coalmine.results.result import Result
 from coalmine.results.verdict import APPLICATION
-from coalmine.stats import epsilon_gaussian, sigma_gaussian
+from coalmine.stats import sigma_gaussian
+from coalmine.stats.gaussian import epsilon_gaussian
 
 
 def shift(result):

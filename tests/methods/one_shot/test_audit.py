@@ -5,22 +5,16 @@ import pytest
 from scipy import stats as scipy_stats
 
 from coalmine import OneShot
-from coalmine.claims import AtMost, Claim, EveryRound, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.claims.sampling import AtMost
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER
 from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
-from coalmine.stats import (
-    CosineNull,
-    LargestOfNull,
-    LikelihoodRatioNull,
-    OrthogonalCosineNull,
-    Scores,
-    estimate,
-    gaussian_shift,
-)
+from coalmine.stats import CosineNull, Scores, estimate, gaussian_shift
+from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
 from federations import federation, mlp
 
 ROUNDS, CLIP, CLIENTS = 6, 0.5, 10

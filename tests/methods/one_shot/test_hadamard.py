@@ -11,8 +11,9 @@ from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.canaries import draw_members
 from coalmine.methods.one_shot.hadamard import HadamardCanaries, transform, transform_length
 from coalmine.methods.one_shot.scores import cosine_null, cosines
-from coalmine.stats import ApproximateDP, Scores
+from coalmine.stats import Scores
 from coalmine.stats.rank_tests import threshold_tests
+from coalmine.stats.tradeoff import ApproximateDP
 from coalmine.vectors import norm
 
 

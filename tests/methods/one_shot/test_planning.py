@@ -9,7 +9,8 @@ from scipy import special, stats
 
 import coalmine
 from coalmine import OneShot
-from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
+from coalmine.claims import Claim, EveryRound, Poisson
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.methods.one_shot.planning import (

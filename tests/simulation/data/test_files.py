@@ -1,12 +1,10 @@
 """Loading by name, from files and from tables, and the errors of files that cannot be loaded."""
 
-import doctest
 import gzip
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -494,13 +492,3 @@ def test_without_the_library_its_tables_say_what_to_install(tmp_path):
     assert "pip install 'coalmine[datasets]'" in output
     assert "FederatedData(" in output
     assert output.splitlines()[-1] == "[]"
-
-
-@needs_data
-@pytest.mark.slow
-def test_the_page_on_data_shows_real_output(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parents[3] / "docs" / "data.md"
-    results = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
-    assert results.attempted > 15
-    assert results.failed == 0

@@ -15,7 +15,8 @@ from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
-from coalmine.claims import AtMost, Claim, Epochs, EveryRound, Poisson, Sampling
+from coalmine.claims import Claim, EveryRound, Poisson, Sampling
+from coalmine.claims.sampling import AtMost, Epochs
 from coalmine.errors import InputError, check_kind
 
 # Two accountants agree up to this difference: both round, and in different places.

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Array, Bools, Floats
-from coalmine.claims import Claim, FixedSize
+from coalmine.claims import Claim
+from coalmine.claims.sampling import FixedSize
 from coalmine.errors import InputError, NotApplicableError, check_count, check_positive
 from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, InsertedUpdates
 from coalmine.methods.canife.epsilon import Period, anytime_bound

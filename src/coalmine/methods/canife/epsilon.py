@@ -14,7 +14,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.claims.sampling import AtMost, FixedSize, Sampling
 from coalmine.errors import InputError, NotApplicableError
 from coalmine.stats import Estimate, Scores, SequentialBound, estimate
-from coalmine.stats.epsilon import INDEPENDENT
+from coalmine.stats.scores import INDEPENDENT
 
 # The order of reading. Scores of one canary on a frozen model are independent; otherwise only the one-run bound is
 # valid, since it needs nothing but fair coin flips.

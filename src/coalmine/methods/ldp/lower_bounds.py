@@ -28,21 +28,11 @@ from coalmine.results.claim_test import (
 )
 from coalmine.results.result import Result, refutes
 from coalmine.results.verdict import Verdict
-from coalmine.stats import (
-    Counts,
-    Estimate,
-    Guesses,
-    Scores,
-    epsilon_from_counts,
-    one_run,
-    one_run_from_guesses,
-    p_value,
-    plug_in,
-    simultaneous,
-)
+from coalmine.stats import Counts, Estimate, Guesses, Scores, simultaneous
 from coalmine.stats.exact_tests import TrialGuesses
-from coalmine.stats.one_run import guess_families
-from coalmine.stats.simultaneous_bound import joint_p_value
+from coalmine.stats.one_run import guess_families, one_run, one_run_from_guesses
+from coalmine.stats.scores import epsilon_from_counts, plug_in
+from coalmine.stats.simultaneous_bound import joint_p_value, p_value
 from coalmine.stats.tradeoff import ApproximateDP
 
 # How the tests of a bound, and of the claim, share the significance: most cells are decided by the guesses.

@@ -31,7 +31,8 @@ from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import APPLICATION
 from coalmine.seeds import generator
-from coalmine.stats import CosineNull, epsilon_gaussian, sigma_gaussian
+from coalmine.stats import CosineNull, sigma_gaussian
+from coalmine.stats.gaussian import epsilon_gaussian
 from coalmine.usercode import errors_of
 
 # Rows of outputs that are kept until the attacks: more would not fit into memory, whatever the dimension.

@@ -16,7 +16,8 @@ import numpy as np
 from scipy import stats
 
 from coalmine.arrays import Floats
-from coalmine.claims import AtMost, Claim, Epochs, FixedSize, Poisson, Sampling, parse_sampling
+from coalmine.claims import Claim, Poisson, Sampling, parse_sampling
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
 from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.strata import IN_TENSORS

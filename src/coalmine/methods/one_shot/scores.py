@@ -28,7 +28,8 @@ from coalmine.errors import InputError, did_you_mean
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
-from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null, OrthogonalCosineNull
+from coalmine.stats import CosineNull, Null
+from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
 from coalmine.vectors import device_of, like, norm, pieces, to_numpy
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
