@@ -52,7 +52,7 @@ from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor, like, norm, to_numpy
+from coalmine.vectors import CPU, AnyVector, VectorKind, check_flat, dot, flat, is_tensor, on
 
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
 
@@ -382,10 +382,10 @@ class OneShot(Audit):
             raise InputError(f"round {round} was already observed: call observe once per release")
         if not self._planted[round]:
             raise InputError(f"plant was not called for round {round}: call it before observe")
-        change = vector if self._previous is None else vector - like(self._previous, vector)
+        change = vector if self._previous is None else vector - on(vector.device, self._previous)
         if self._weights is not None:
-            change = change * like(self._weights, change)
-        length = norm(change)
+            change = change * on(change.device, self._weights)
+        length = math.sqrt(dot(change, change))
         epochs = self.participation
         ends_epoch = isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
         if length == 0 and self._due.any():
@@ -676,7 +676,7 @@ class OneShot(Audit):
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps, as arrays by name."""
-        previous = np.zeros(0, dtype=np.float32) if self._previous is None else to_numpy(self._previous)
+        previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
         state |= {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
         state |= self._evidence.state() | self._checks.state()
@@ -698,7 +698,7 @@ class OneShot(Audit):
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
         start = ""
         if self._initial is not None:
-            start = hashlib.blake2b(to_numpy(self._initial).tobytes(), digest_size=6).hexdigest()
+            start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config()}, initial={start})"
 
     def _config(self) -> dict[str, Any]:

@@ -19,14 +19,13 @@ import numpy as np
 from coalmine.arrays import Bools, Ints
 from coalmine.errors import CanaryWarning, InputError, check_count, check_positive, did_you_mean
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.families import OrthogonalCanaries, UpdateCanaries
+from coalmine.methods.one_shot.families import HadamardCanaries, OrthogonalCanaries, UpdateCanaries
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
-from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.strata import Stratum, draw_strata
 from coalmine.protocol import Contribution, Vector
 from coalmine.seeds import generator
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, Device, VectorKind, dot, flat, on, pieces, zeros
+from coalmine.vectors import CPU, AnyVector, Device, VectorKind, dot, flat, on, pieces
 
 _HADAMARD_FROM = 4096  # in fewer dimensions random signs differ from uniform directions, and storing costs little
 _MOST_NUMBERS = 10**10
@@ -80,7 +79,7 @@ def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCa
             theorem. ``"orthogonal"``: exactly orthogonal and uniform, so that null scores follow theirs exactly; they
             are stored, and for small models. ``"gaussian"``: the paper's independent, uniform directions, whose null
             scores follow the cosine null exactly; scores cost ``dim`` random numbers per canary, thousands of times
-            more. To score many updates use ``GaussianCanaries.dots_of``.
+            more.
         dim: Number of coordinates.
         count: Number of canaries.
         seed: Seed of the canaries.
@@ -143,7 +142,7 @@ class PlantedCanaries(Contribution):
         """Return ``total`` as it was planted. Recomputes it if the training has changed it in place."""
         if energy(self.total, self.kind) == self.energy:
             return flat(self.total)
-        total: Vector = self.canaries.total(self.members, self.kind.work_device) * self.norm
+        total: Vector = self.canaries.total(self.members, self.kind.device) * self.norm
         return total
 
     def each(self, norm: float | None = None) -> Iterator[AnyVector]:
@@ -153,7 +152,7 @@ class PlantedCanaries(Contribution):
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
-        for canary in self.canaries.each(self.members, self.kind.work_device):
+        for canary in self.canaries.each(self.members, self.kind.device):
             yield self.kind.give(canary * length)
 
     def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
@@ -164,7 +163,7 @@ class PlantedCanaries(Contribution):
 def energy(total: AnyVector, kind: VectorKind) -> float:
     """Return the squared norm of a vector, in pieces, since converting another float type makes a copy."""
     energy = 0.0
-    for part in pieces(len(total), kind.work_device):
+    for part in pieces(len(total), kind.device):
         numbers = flat(total[part])
         energy += dot(numbers, numbers)
     return energy
@@ -202,10 +201,11 @@ class CanarySet:
         self.dense = update_canaries(family, dim=dim, count=count, seed=seed)
         self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
-    def total(self, members: Sequence[int], device: Device = None) -> Vector:
+    def total(self, members: Sequence[int], device: Device = CPU) -> Vector:
         """Return the sum of some canaries, (dim,)."""
         if not len(members):
-            return zeros(self.dim, device)
+            nothing: Vector = on(device, np.zeros(self.dim, dtype=np.float32))
+            return nothing
         weights = np.zeros(self.count)
         weights[list(members)] = 1.0
         total = self.dense.total(weights[: self.dense.count], device)
@@ -214,7 +214,7 @@ class CanarySet:
                 total[on(device, stratum.coordinates)] += stratum.canaries.total(weights[stratum.indices], device)
         return total if self.scale is None else total * on(device, self.scale)
 
-    def each(self, members: Sequence[int], device: Device = None) -> Iterator[Vector]:
+    def each(self, members: Sequence[int], device: Device = CPU) -> Iterator[Vector]:
         """Yield these canaries one by one, for indices in ascending order."""
         scale = 1.0 if self.scale is None else on(device, self.scale)
         chosen = np.asarray(members, dtype=np.int64)
@@ -224,7 +224,7 @@ class CanarySet:
             first, stop = stratum.indices.start, stratum.indices.stop
             inside = chosen[(chosen >= first) & (chosen < stop)] - first
             for part in stratum.canaries.each(inside.tolist(), device):
-                canary = zeros(self.dim, device)
+                canary = on(device, np.zeros(self.dim, dtype=np.float32))
                 canary[on(device, stratum.coordinates)] = part
                 yield canary * scale
 
@@ -236,7 +236,7 @@ class CanarySet:
         if self._last_sum is not None and self._last_sum[0] == members:
             total = kind.give(self._last_sum[1] * float(norm))
         else:
-            unit = self.total(members, kind.work_device)
+            unit = self.total(members, kind.device)
             self._last_sum = None
             if self.dim <= _MOST_KEPT:
                 self._last_sum = (members, unit)

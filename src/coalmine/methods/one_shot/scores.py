@@ -30,7 +30,7 @@ from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
-from coalmine.vectors import device_of, like, norm, pieces, to_numpy
+from coalmine.vectors import CPU, dot, on, pieces
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
 # about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
@@ -149,7 +149,7 @@ class Score(ABC):
         if shift is not None:
             weight, gain = shift, (shift / length) ** 2
         self.gain += gain
-        self.direction = like(self.direction, change)
+        self.direction = on(change.device, self.direction)
         with np.errstate(over="ignore", under="ignore"):
             factor = np.float32(weight / length**2)
         if not np.finfo(np.float32).tiny <= factor < math.inf:
@@ -157,7 +157,7 @@ class Score(ABC):
                 f"a canary adds {weight:.2g} to a release of length {length:.2g}, a ratio that float32 cannot "
                 "hold: check the divisor and the clip norm of the release"
             )
-        for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
+        for part in pieces(len(change), change.device):  # in pieces, since a product needs memory
             self.direction[part] += factor * change[part]
 
     def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
@@ -172,7 +172,7 @@ class Score(ABC):
         if self.is_silent:
             return np.zeros(self.canaries.count)
         if self.uses_direction:
-            dots, lengths = self._compared(self.direction, norm(self.direction))
+            dots, lengths = self._compared(self.direction, math.sqrt(dot(self.direction, self.direction)))
             return dots / lengths
         return self.values()
 
@@ -190,7 +190,7 @@ class Score(ABC):
         """
         if not self.uses_direction or not self.gain > 0:
             return None
-        dots, lengths = self._compared(self.direction, norm(self.direction))
+        dots, lengths = self._compared(self.direction, math.sqrt(dot(self.direction, self.direction)))
         if self.canaries.orthonormal:  # of its own component, lengths contain what chance made of it
             lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
         cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
@@ -199,7 +199,7 @@ class Score(ABC):
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
         names = ("releases", "times", "least_noise", "gain", *self.arrays)
-        return {name: np.array(getattr(self, name)) for name in names} | {"direction": to_numpy(self.direction)}
+        return {name: np.array(getattr(self, name)) for name in names} | {"direction": on(CPU, self.direction)}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> None:
         """Restore a saved state, whose names start with ``prefix``."""

@@ -20,7 +20,7 @@ from coalmine.methods.one_shot.scores import Max, Score, Sum
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.seeds import generator
-from coalmine.vectors import Device, on, take, to_numpy
+from coalmine.vectors import CPU, Device, on
 
 IN_TENSORS = 5
 """One canary in so many lies in a single tensor."""
@@ -47,10 +47,10 @@ class OrthonormalCanaries(UpdateCanaries):
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        dots: Floats = (self._vectors @ to_numpy(vector)).astype(np.float64)
+        dots: Floats = (self._vectors @ on(CPU, vector)).astype(np.float64)
         return dots
 
-    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = CPU) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
         total: Vector = on(device, np.asarray(weights, dtype=np.float32) @ self._vectors)
         return total
@@ -139,7 +139,7 @@ class StrataEvidence:
 
     def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
         """Process a release; see `Score.add`."""
-        taken = take(change, self._coordinates)
+        taken = on(CPU, change[on(change.device, self._coordinates)])
         lengths = np.sqrt(np.add.reduceat(np.square(taken, dtype=np.float64), self._starts)).tolist()
         for stratum, score, start, length in zip(self._strata, self._scores, self._starts, lengths, strict=True):
             if length > 0:

@@ -29,7 +29,7 @@ from coalmine.results.verdict import EXAMPLE
 from coalmine.seeds import generator
 from coalmine.simulation.flat import FlatModel, moved, parameter_vector
 from coalmine.usercode import errors_of
-from coalmine.vectors import flat, to_numpy
+from coalmine.vectors import CPU, flat, on
 
 # From a module's outputs and targets, of k examples each, to k losses.
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -228,7 +228,7 @@ class Samples(Audit):
         """Score all canaries, inserted and held out."""
         if release.trial is not None:
             return
-        vector = to_numpy(flat(release.vector))
+        vector = on(CPU, flat(release.vector))
         if vector.shape != self._weights.shape:
             raise InputError(
                 f"the release of round {release.round} has shape {vector.shape}, but the model trains "
