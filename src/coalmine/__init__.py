@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
     from coalmine.protocol import Audit as Audit
     from coalmine.results.claim_test import check_claim as check_claim
-    from coalmine.results.finding import Finding as Finding
     from coalmine.results.io import load as load
     from coalmine.results.result import Result as Result
+    from coalmine.results.verdict import Finding as Finding
     from coalmine.results.verdict import Verdict as Verdict
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
@@ -93,10 +93,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
         "coalmine.protocol": ("Audit",),
         "coalmine.results.claim_test": ("check_claim",),
-        "coalmine.results.finding": ("Finding",),
         "coalmine.results.io": ("load",),
         "coalmine.results.result": ("Result",),
-        "coalmine.results.verdict": ("Verdict",),
+        "coalmine.results.verdict": ("Finding", "Verdict"),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.stats": ("estimate",),

@@ -20,8 +20,8 @@ from coalmine.vectors import AnyVector, dot, flat
 
 if TYPE_CHECKING:
     from coalmine.claims import Claim, Sampling
-    from coalmine.results.finding import Finding
     from coalmine.results.result import Result
+    from coalmine.results.verdict import Finding
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_audits", "checked_contribution"]
 

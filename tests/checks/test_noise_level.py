@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from coalmine.checks.noise_level import largest_chance, measure
-from coalmine.results.finding import CHECK_RATE
+from coalmine.results.verdict import CHECK_RATE
 
 SHAPES = {
     "gaussian": lambda rng, size: rng.standard_normal(size),

@@ -225,7 +225,7 @@ def test_copies_lower_the_exposures_epsilon(run, tmp_path):
 
 
 def test_the_demo_runs_five_methods():
-    from coalmine.runs.presets import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     settings = demo_settings("demo", 3)
     assert list(settings.methods) == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
@@ -233,7 +233,7 @@ def test_the_demo_runs_five_methods():
 
 
 def test_the_bug_of_the_second_demo_is_one_of_a_training_like_the_first():
-    from coalmine.runs.presets import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     correct, buggy = (demo_settings(name, 3).trainings["training"] for name in ("demo", "demo-bug"))
     assert buggy.bug == "bare:1.bias"

@@ -15,10 +15,9 @@ from coalmine.report.page import _TEMPLATES, as_html, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, subject_of, subjects
 from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.finding import Check, Finding
 from coalmine.results.io import SavedRun, read_run_directory, write_manifest
 from coalmine.results.tables import grouped
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Check, Finding, Verdict
 from coalmine.stats import Scores
 from gate_runs import result
 from saved_runs import write_run

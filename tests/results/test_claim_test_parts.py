@@ -29,8 +29,7 @@ from coalmine.results.claim_test import (
     exponent_of,
     first_exponent,
 )
-from coalmine.results.finding import Finding
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import Finding, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.gaussian import anderson_darling

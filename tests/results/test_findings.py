@@ -6,12 +6,11 @@ import pytest
 
 from coalmine.errors import InputError
 from coalmine.report.page import report
-from coalmine.results.finding import Finding
 from coalmine.results.gate import judge
 from coalmine.results.io import read_run_directory
 from coalmine.results.result import Result
 from coalmine.results.summary import finding_sentences
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Finding, Verdict
 from gate_runs import directory, result
 
 BUG = Finding(check="fresh noise", sentence="The noise of round 7 equals that of round 3.", p_value=2e-9)

@@ -7,9 +7,8 @@ import pytest
 from coalmine.errors import InputError
 from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.finding import Finding
 from coalmine.results.gate import COLUMNS, judge
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Finding, Verdict
 from coalmine.stats import Estimate
 from gate_runs import result
 

@@ -11,8 +11,15 @@ import coalmine as cm
 from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.files import parse_toml
-from coalmine.runs.presets import PRESETS, from_preset, preset_text
-from coalmine.runs.settings import all_tables, run_from_mapping, run_from_text, table_settings
+from coalmine.runs.settings import (
+    PRESETS,
+    all_tables,
+    from_preset,
+    preset_text,
+    run_from_mapping,
+    run_from_text,
+    table_settings,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "building"))
 from settings_reference import reference

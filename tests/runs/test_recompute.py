@@ -156,15 +156,26 @@ def test_changes_with_a_fitting_manifest_are_differences(attack, copy):
 
 def drop_the_findings(one):
     one["findings"] = []
-    one["verdict"] = one["claim_test"]["verdict"]
+
+
+def change_its_p_value(one):
+    one["findings"][0]["p_value"] *= 2
+
+
+def call_it_a_warning(one):
+    one["findings"][0]["refutes"] = False
+
+
+def flip_the_verdict(one):
+    one["verdict"] = "not refuted"
 
 
 def add_a_finding(one):
     one["findings"].append({**one["findings"][0], "sentence": "The noise is not fresh", "check": "fresh noise"})
 
 
-@pytest.mark.parametrize("change", [drop_the_findings, add_a_finding])
-def test_a_finding_that_was_dropped_or_added_is_a_difference(change, tmp_path, run):
+@pytest.fixture(scope="module")
+def without_noise_on_the_bias(tmp_path_factory):
     """A training whose second tensor has no noise: a check finds it, and no other number in the result shows it."""
     layers, rng = {"weight": (40, 50), "bias": (500,)}, np.random.default_rng(0)
     audit = OneShot(2500, rounds=2, canaries=20, view="updates", participation="every-round", layers=layers)
@@ -173,14 +184,44 @@ def test_a_finding_that_was_dropped_or_added_is_a_difference(change, tmp_path, r
         audit.observe(t, update=total.astype(np.float32), divisor=1.0)
     found = audit.result(claim=Claim(noise_multiplier=5.0, delta=1e-5))
     assert [finding.check for finding in found.bugs][:1] == ["noise on every tensor"]
-    found.save(tmp_path)
-    assert recompute(read_run_directory(tmp_path, scores=True)).differences == []
-    changed(tmp_path, lambda content: change(content["results"][0]))
-    again = recompute(read_run_directory(tmp_path, scores=True))
-    assert again.results[0].findings == found.findings
-    code, out, err = run("check", tmp_path)
-    assert (code, "findings is stored as" in out + err) == (1, True)
-    assert run("verify", tmp_path)[0] == 1
+    directory = tmp_path_factory.mktemp("saved")
+    found.save(directory)
+    assert recompute(read_run_directory(directory, scores=True)).differences == []
+    return directory
+
+
+CHANGES = [drop_the_findings, add_a_finding, change_its_p_value, call_it_a_warning, flip_the_verdict]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_findings_and_verdicts_that_were_changed_are_differences(change, without_noise_on_the_bias, tmp_path, run):
+    copy = shutil.copytree(without_noise_on_the_bias, tmp_path / "copy")
+    before = recompute(read_run_directory(copy, scores=True))
+    changed(copy, lambda content: change(content["results"][0]))
+    after = recompute(read_run_directory(copy, scores=True))
+    assert after.results[0].findings == before.results[0].findings
+    assert [text for text in after.differences if "findings" in text or "verdict" in text]
+    code, out, err = run("check", copy)
+    assert (code, "stored as" in out + err) == (1, True)
+    assert run("verify", copy)[0] == 1
+
+
+def test_other_words_are_no_difference(without_noise_on_the_bias, one_method, every_method, tmp_path, run):
+    """A run that was written before a change of wording is judged like any other."""
+
+    def reword(content):
+        for one in content["results"]:
+            for place in (*one["estimates"], one["claim_test"] or {}):
+                place["assumes"] = "other words"
+            for finding in one["findings"]:
+                finding |= {"sentence": "other words", "example": "other words"}
+            one["summary"] = "other words"
+
+    for number, directory in enumerate((one_method, without_noise_on_the_bias, every_method[1])):
+        copy = changed(shutil.copytree(directory, tmp_path / f"{number}"), reword)
+        assert recompute(read_run_directory(copy, scores=True)).differences == []
+        assert run("check", copy)[0] == run("check", directory)[0]
+    assert run("check", tmp_path / "0")[0] == 0
 
 
 def test_a_method_or_unit_that_the_settings_do_not_give_is_a_difference(every_method, tmp_path):

@@ -11,7 +11,7 @@ from coalmine.stats import METHODS, CosineNull, Estimate, Guesses, NormalNull, S
 from coalmine.stats.claim_tests import ClaimTests, RankSum, even_ranks, known_null_power, uniform_order_statistics
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
-from coalmine.stats.one_run import guess_power, one_run_fdp_from_guesses, one_run_from_guesses, planned_tests
+from coalmine.stats.one_run import guess_families, guess_power, one_run, one_run_fdp
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
@@ -67,7 +67,7 @@ def test_standard_errors_are_those_of_means_of_unit_variance():
 def test_half_of_the_significance_goes_to_the_rank_sum_and_half_to_the_ranks(design, shift):
     rng = np.random.default_rng(3)
     scores = Scores(rng.normal(shift, 1, 40), rng.normal(0, 1, 40))
-    rank_sum = RankSum.of(scores).p_value_of(scores, CLAIM)
+    rank_sum = ClaimTests(scores).rank_sum.p_value(scores, CLAIM)
     at_ranks = joint_p_value(claim_families(scores, design, CLAIM), CLAIM)
     p_value = ClaimTests(scores, design=design).p_value(CLAIM)
     assert p_value == pytest.approx(min(1.0, 2 * rank_sum, 2 * at_ranks), rel=1e-12)
@@ -81,7 +81,7 @@ def test_either_part_can_decide():
     in_the_tail = Scores(np.append(rng.normal(0, 1, 90), np.full(10, 9.0)), rng.normal(0, 1, 100))
     claim = GaussianDP(0.3)
     for scores, rank_sum_decides in [(everywhere, True), (in_the_tail, False)]:
-        rank_sum = RankSum.of(scores).p_value_of(scores, claim)
+        rank_sum = ClaimTests(scores).rank_sum.p_value(scores, claim)
         at_ranks = joint_p_value(claim_families(scores, "fixed", claim), claim)
         assert (rank_sum < at_ranks) == rank_sum_decides
         assert ClaimTests(scores).p_value(claim) == pytest.approx(2 * min(rank_sum, at_ranks), rel=1e-12)
@@ -99,9 +99,9 @@ def test_canaries_that_share_a_length_reject_no_more_than_their_signs():
 def test_dependent_scores_are_tested_by_guesses_alone():
     scores = overlapping(24, 20, seed=2)
     tests = ClaimTests(scores, design="coin-flips", dependent=True)
-    assert tests.p_value(CLAIM) == joint_p_value(planned_tests(scores, 22), CLAIM)  # half of the canaries
+    assert tests.p_value(CLAIM) == joint_p_value(guess_families(scores, 22), CLAIM)  # half of the canaries
     fewer = ClaimTests(scores, design="coin-flips", dependent=True, guesses=16)
-    assert fewer.p_value(CLAIM) == joint_p_value(planned_tests(scores, 16), CLAIM)
+    assert fewer.p_value(CLAIM) == joint_p_value(guess_families(scores, 16), CLAIM)
     assert "coin" in tests.assumes
     assert "independent" in ClaimTests(scores).assumes
     assert "null distribution is exact" in ClaimTests(Scores([0.1], null=NormalNull())).assumes
@@ -123,7 +123,7 @@ def test_dependent_scores_need_observed_nonmembers_and_coin_flips_need_fair_numb
 def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
     tests, truth = ClaimTests(Scores(np.arange(30.0), np.arange(20.0))), GaussianDP(1.2)
     claim = GaussianDP(0.3)
-    rank_sum = RankSum.of(tests.scores)
+    rank_sum = ClaimTests(tests.scores).rank_sum
     assert 0.2 < tests.power(claim, truth, 0.06) < 0.95
     assert tests.power(claim, truth, 0.06) == rank_sum.power(claim, truth, 0.03)
     larger = RankSum(75, 50, np.random.default_rng(0), draws=999)
@@ -160,8 +160,8 @@ def test_estimates_from_guesses_are_the_two_bounds():
     guesses = Guesses(60, 40, 36)
     estimates = estimates_from_guesses(guesses, delta=1e-3, confidence=0.9)
     assert estimates == [
-        one_run_from_guesses(guesses, delta=1e-3, confidence=0.9),
-        one_run_fdp_from_guesses(guesses, delta=1e-3, confidence=0.9),
+        one_run(guesses, delta=1e-3, confidence=0.9),
+        one_run_fdp(guesses, delta=1e-3, confidence=0.9),
     ]
     assert estimates_from_guesses(guesses, methods=["one-run-fdp"])[0].method == "one-run-fdp"
     assert estimates_from_guesses(guesses, methods="one-run")[0].method == "one-run"
@@ -274,10 +274,13 @@ def test_rank_sum_p_values_and_powers_count_draws(nonmembers):
     test = RankSum(5, nonmembers, np.random.default_rng(1), draws=39)
     claim, truth = GaussianDP(0.5), GaussianDP(3.0)
     drawn, against = test.drawn(claim), test.drawn(truth)
-    for statistic in (0.0, float(np.median(drawn)), float(drawn.max()), 1.1):
-        assert test.p_value(statistic, claim) == pytest.approx((1 + np.sum(drawn >= statistic - 1e-12)) / 40)
+    for shift in (-2.0, 0.0, 1.0, 30.0):
+        null = NormalNull() if nonmembers is None else None
+        scores = Scores(np.arange(5.0) + shift, None if null else np.arange(6.0), null)
+        reached = np.sum(drawn >= test.statistic(scores) - 1e-12)
+        assert test.p_value(scores, claim) == pytest.approx((1 + reached) / 40)
     for level in (0.01, 0.025, 0.1, 0.5):
-        rejected = np.mean([test.p_value(statistic, claim) <= level + 1e-12 for statistic in against])
+        rejected = np.mean([(1 + np.sum(drawn >= reached - 1e-12)) / 40 <= level + 1e-12 for reached in against])
         assert test.power(claim, truth, level) == pytest.approx(rejected)
 
 
@@ -295,10 +298,10 @@ def test_scores_that_share_a_length_are_averaged_over_it():
     scores = Scores(np.array([-0.1, 0.2, 0.3, 0.5, 0.6]), null=null)
     test, claim = RankSum(5, None, np.random.default_rng(0), draws=999), GaussianDP(0.5)
     shares, log_fpr, _ = null.given_shared(scores.members)
-    expected = sum(
-        share * test.p_value(1 - np.mean(np.exp(log_fpr[:, part])), claim) for part, share in enumerate(shares)
-    )
-    assert test.p_value_of(scores, claim) == pytest.approx(expected, rel=1e-12)
+    won = 1 - np.exp(log_fpr).mean(axis=0)
+    reached = np.array([np.sum(test.drawn(claim) >= statistic - 1e-12) for statistic in won])
+    expected = np.sum(shares * (1 + reached) / 1000)
+    assert test.p_value(scores, claim) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("nonmembers", [None, 7])

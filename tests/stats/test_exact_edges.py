@@ -13,7 +13,7 @@ from coalmine.stats.claim_tests import RankSum
 from coalmine.stats.exact_tests import TrialGuesses
 from coalmine.stats.exposure import RandomGuessing, SkewNormal
 from coalmine.stats.one_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
-from coalmine.stats.rank_tests import _MIN_MEMBERS, both_tails, member_ranks
+from coalmine.stats.rank_tests import _MIN_MEMBERS, member_ranks, tail_guesses
 from coalmine.stats.scores import binomial_cdf, largest
 from coalmine.stats.sequential import EProcess, _past_events
 from coalmine.stats.simultaneous_bound import (
@@ -68,7 +68,7 @@ def test_ranks_of_members_are_halves_of_all_from_both_ends(members):
 def test_walks_report_the_score_at_the_number_of_guesses_with_the_best_rate(level):
     rng = np.random.default_rng(5)
     scores = Scores(rng.normal(1.5, 1, 60), rng.normal(0, 1, 60))
-    thresholds, guesses, right = both_tails(scores.members, scores.observed, 60, _RATIO)
+    thresholds, guesses, right = tail_guesses(scores.members, scores.observed, 60, _RATIO)
     rates = stats.beta.ppf(level, right, guesses - right + 1)
     assert len(set(rates)) > 2
     walk = JointBoundary.at(scores, "coin-flips", level=level, delta=0.0)

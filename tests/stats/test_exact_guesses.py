@@ -20,12 +20,12 @@ from coalmine.stats.exact_tests import (
 from coalmine.stats.one_run import (
     Guesses,
     GuessTests,
+    guess_families,
     guess_power,
     most_powerful_guesses,
-    planned_tests,
     right_guesses_needed,
 )
-from coalmine.stats.rank_tests import both_tails, tail_probability, top_ranks
+from coalmine.stats.rank_tests import tail_guesses, tail_probability
 from coalmine.stats.simultaneous_bound import JointBoundary, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
 
@@ -76,11 +76,11 @@ def test_power_in_trials_is_that_of_the_first_number_that_rejects(factor, trials
 def test_planned_tests_are_one_in_both_tails_and_one_of_half_as_many_in_the_upper_tail():
     rng = np.random.default_rng(0)
     scores = Scores(rng.normal(1, 1, 40), rng.normal(0, 1, 40))
-    both, upper = planned_tests(scores, 36)
-    _, guesses, right = both_tails(scores.members, scores.observed, 36, np.inf)
+    both, upper = guess_families(scores, 36)
+    _, guesses, right = tail_guesses(scores.members, scores.observed, 36, np.inf)
     assert (both.rows, both.weight) == ([Guesses(80, 36, int(right[0]))], 0.9)
     assert guesses.tolist() == [36]
-    _, guesses, right = top_ranks(scores.members, scores.observed, 18, np.inf)
+    _, guesses, right = tail_guesses(scores.members, scores.observed, 18, np.inf, top_only=True)
     assert upper.rows == [Guesses(80, 18, int(right[0]))]
     assert guesses.tolist() == [18]
     assert upper.weight == pytest.approx(0.1)

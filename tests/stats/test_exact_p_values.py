@@ -11,8 +11,8 @@ from coalmine.stats import Guesses, NormalNull, Scores
 from coalmine.stats.one_run import one_run_p_value
 from coalmine.stats.rank_tests import (
     TwoTails,
-    both_tails,
     curve_tail_probability,
+    tail_guesses,
     tail_probability,
     threshold_tests,
 )
@@ -376,7 +376,7 @@ def test_guesses_in_the_tails_are_those_of_the_sequence_of_labels():
     labels = (1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1)
     heights = np.arange(len(labels), 0, -1.0)
     member = np.array(labels, dtype=bool)
-    _, guesses, right = both_tails(np.sort(heights[member]), np.sort(heights[~member]), len(labels), 1.1)
+    _, guesses, right = tail_guesses(np.sort(heights[member]), np.sort(heights[~member]), len(labels), 1.1)
     assert guesses.size > 1
     for g, w in zip(guesses, right, strict=True):
         assert w == right_guesses(labels, int(g))

@@ -9,20 +9,17 @@ from scipy import stats
 
 from coalmine.stats import Estimate, Guesses, NormalNull, Scores, gaussian_shift, simultaneous
 from coalmine.stats.claim_tests import seem_inverted
-from coalmine.stats.gaussian import _drawn_moments, epsilon_gdp, threshold_epsilon
+from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon
 from coalmine.stats.one_run import one_run, one_run_curve_p_value, one_run_fdp, one_run_p_value
 from coalmine.stats.rank_tests import (
     _among_extremes,
-    _kth_largest,
-    both_tails,
     guessing_scores,
+    tail_guesses,
     tail_probability,
-    top_ranks,
-    two_tailed_curve_test,
     two_tailed_tests,
 )
 from coalmine.stats.sequential import SequentialBound
-from coalmine.stats.simultaneous_bound import JointBoundary, _convolve, crossing_probability, first_crossings
+from coalmine.stats.simultaneous_bound import JointBoundary, claim_families, crossing_probability, first_crossings
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
@@ -43,18 +40,15 @@ def test_numbers_in_the_top_and_thresholds_are_those_of_a_sorted_list(seed):
     r = np.arange(1, 13)
     inside = _among_extremes(members, nonmembers, r)
     assert inside.tolist() == [sum(member for _, member in order[:k]) for k in r]
-    assert _kth_largest(members, nonmembers, r, inside).tolist() == [-order[k - 1][0] for k in r]
 
 
-@pytest.mark.parametrize(
-    ("members", "nonmembers"), [((1.0, 2.0), (5.0, 6.0)), ((5.0, 6.0), (1.0, 2.0)), ((1.0, 6.0), (2.0, 5.0))]
-)
-def test_the_kth_largest_of_two_sides_is_that_of_both_together(members, nonmembers):
-    together = sorted((*members, *nonmembers), reverse=True)
-    for k in range(1, 5):
-        inside = sum(score in members for score in together[:k])
-        found = _kth_largest(np.array(members), np.array(nonmembers), np.array([k]), np.array([inside]))
-        assert found[0] == together[k - 1]
+@pytest.mark.parametrize("shift", [-50.0, 0.25, 50.0])
+def test_thresholds_are_the_lowest_scores_that_are_guessed_to_be_members(shift):
+    members, nonmembers = np.arange(20.0), np.arange(20.0) + shift
+    together = np.sort(np.concatenate([members, nonmembers]))[::-1]
+    thresholds, guesses, _ = tail_guesses(members, nonmembers, 40, 1.2, top_only=True)
+    assert guesses.size > 3
+    assert thresholds.tolist() == together[guesses - 1].tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -62,13 +56,13 @@ def test_right_guesses_in_the_tails_are_counted_against_ties(seed):
     members, nonmembers = tied(seed)
     top_down = sorted([(-s, False) for s in nonmembers] + [(-s, True) for s in members])
     bottom_up = sorted([(s, True) for s in members] + [(s, False) for s in nonmembers], key=lambda c: (c[0], not c[1]))
-    thresholds, guesses, right = both_tails(members, nonmembers, 42, 1.3)
+    thresholds, guesses, right = tail_guesses(members, nonmembers, 42, 1.3)
     assert guesses.size > 2
     for threshold, total, count in zip(thresholds, guesses, right, strict=True):
         each = total // 2
         assert threshold == -top_down[each - 1][0]
         assert count == sum(m for _, m in top_down[:each]) + sum(not m for _, m in bottom_up[:each])
-    thresholds, guesses, right = top_ranks(members, nonmembers, 42, 1.3)
+    thresholds, guesses, right = tail_guesses(members, nonmembers, 42, 1.3, top_only=True)
     for threshold, total, count in zip(thresholds, guesses, right, strict=True):
         assert threshold == -top_down[total - 1][0]
         assert count == sum(m for _, m in top_down[:total])
@@ -87,7 +81,7 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
     assert two_tailed_tests(scores, "fixed").weight == pytest.approx(1.5 * 48 / 54)
     assert JointBoundary.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
     # A curve is tested with guesses about three quarters of the 54 canaries, in pairs.
-    curve_test = two_tailed_curve_test(scores)
+    curve_test = claim_families(scores, "coin-flips", GaussianDP(1.0))[0]
     assert (curve_test.canaries, curve_test.guesses.tolist(), curve_test.design) == (54, [40], "coin-flips")
 
 
@@ -128,8 +122,8 @@ def test_one_run_bounds_are_where_the_best_test_stops_to_reject(delta):
     rng = np.random.default_rng(1)
     scores = Scores(rng.normal(2, 1, 60), rng.normal(0, 1, 60))
     grids = {
-        "both": both_tails(scores.members, scores.observed, 60, 4),
-        "top": top_ranks(scores.members, scores.observed, 60, 4),
+        "both": tail_guesses(scores.members, scores.observed, 60, 4),
+        "top": tail_guesses(scores.members, scores.observed, 60, 4, top_only=True),
     }
     rows = {
         name: [Guesses(120, int(g), int(c)) for g, c in zip(*grid[1:], strict=True)] for name, grid in grids.items()
@@ -223,15 +217,22 @@ def test_the_better_direction_of_the_best_threshold_reaches_delta(pair):
     assert divergence == pytest.approx(0.05, abs=1e-5)
 
 
-def test_drawn_moments_are_pivotal():
-    # (n − 1)s²/σ*² is χ² and (μ* − m)/(σ*/√n) is normal. Four tests at 1e-6: one false alarm in 250,000 other seeds.
-    scores = Scores(np.array([0.0, 1.0, 2.5, 3.0, 7.0]), np.array([-1.0, 0.0, 0.5, 2.0]))
-    for (means, stds), side in zip(_drawn_moments(scores, 3), (scores.observed, scores.members), strict=True):
-        n = side.size
-        assert stats.kstest((n - 1) * side.var(ddof=1) / stds**2, stats.chi2(n - 1).cdf).pvalue > 1e-6
-        assert stats.kstest((means - side.mean()) / stds * math.sqrt(n), stats.norm.cdf).pvalue > 1e-6
-    known, _ = _drawn_moments(Scores(scores.members, null=NormalNull(0.5, 2.0)), 3)
-    assert (set(known[0]), set(known[1])) == ({0.5}, {2.0})
+@pytest.mark.parametrize("null", [None, NormalNull(0.5, 2.0)])
+def test_the_interval_of_the_shift_is_that_of_pivotal_draws(null):
+    # (n − 1)s²/σ*² is χ² and (μ* − m)/(σ*/√n) is normal: with enough draws of our own, the same quantiles.
+    members, nonmembers = np.array([0.0, 1.0, 2.5, 3.0, 7.0] * 20), np.array([-1.0, 0.0, 0.5, 2.0] * 30)
+    rng = np.random.default_rng(7)
+
+    def drawn(side):
+        stds = np.sqrt((side.size - 1) * side.var(ddof=1) / stats.chi2(side.size - 1).rvs(200_000, random_state=rng))
+        return side.mean() + stds * rng.standard_normal(200_000) / math.sqrt(side.size), stds
+
+    scores = Scores(members, nonmembers) if null is None else Scores(members, null=null)
+    means, stds = (null.mean, null.std) if null else drawn(nonmembers)
+    low, high = np.quantile((drawn(members)[0] - means) / stds, [0.1, 0.9])
+    estimate = gaussian_shift(scores, delta=1e-2, confidence=0.8)
+    assert estimate.lower == pytest.approx(float(epsilon_gdp(low, 1e-2)), rel=0.03)
+    assert estimate.upper == pytest.approx(float(epsilon_gdp(high, 1e-2)), rel=0.03)
 
 
 def test_scores_seem_inverted_only_if_members_lie_below():
@@ -248,7 +249,10 @@ def test_walks_that_are_always_right_cross_as_soon_as_they_can(boundary, expecte
     assert crossings.tolist() == list(expected)
 
 
-def test_long_convolutions_are_those_of_the_definition():
-    rng = np.random.default_rng(0)
-    first, second = rng.dirichlet(np.ones(340)), rng.dirichlet(np.ones(410))
-    np.testing.assert_allclose(_convolve(first, second), np.convolve(first, second), atol=1e-15)
+def test_long_walks_cross_with_the_probability_of_their_sum():
+    # From 300 values on the walk is convolved by the fast Fourier transform. A boundary out of reach until the last
+    # number of guesses leaves P(Bin(80,000, q) ≥ limit).
+    guesses, limit, q = np.array([40_000, 80_000]), 40_300, 0.5
+    crossings = first_crossings(guesses, np.array([40_001, limit]), q, np.zeros(1), np.ones(1))
+    assert crossings[0] < 1e-15
+    assert crossings[1] == pytest.approx(stats.binom.sf(limit - 1, 80_000, q), rel=1e-9)

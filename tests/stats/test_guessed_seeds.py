@@ -11,8 +11,8 @@ from coalmine.stats.exact_tests import NUMBERS, guess_seed
 def test_small_seeds_are_found_at_the_places_that_are_known(places, size):
     noise = size * np.random.default_rng(4095).standard_normal(100)
     guess = guess_seed(noise if places is None else noise[places], places)
-    assert guess.name == "numpy.random.default_rng(4095)"
-    np.testing.assert_allclose(guess.numbers, noise[:NUMBERS], rtol=1e-5, atol=1e-6 * abs(size))
+    assert guess[0] == "numpy.random.default_rng(4095)"
+    np.testing.assert_allclose(guess[1], noise[:NUMBERS], rtol=1e-5, atol=1e-6 * abs(size))
 
 
 def test_other_noise_has_no_small_seed():

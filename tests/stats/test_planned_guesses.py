@@ -14,10 +14,10 @@ from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import (
     Guesses,
     GuessTests,
+    guess_families,
     guess_power,
     most_powerful_guesses,
     one_run_curve_p_value,
-    planned_tests,
     right_guesses_needed,
 )
 from coalmine.stats.simultaneous_bound import significance_levels
@@ -104,7 +104,7 @@ def test_canaries_that_are_exposed_together_raise_no_false_alarms():
     guesses = most_powerful_guesses(200, claim, GaussianDP(2.768), 0.05)
     refuted = []
     for scores in coin_flip_audits(exposed_together, 200, 1000, rng):
-        tests = planned_tests(scores, guesses)
+        tests = guess_families(scores, guesses)
         levels = significance_levels(tests, 0.05)
         refuted.append(any(np.any(t.margins(claim, level) <= 0) for t, level in zip(tests, levels, strict=True)))
     assert np.mean(refuted) <= 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / 1000)
@@ -117,7 +117,7 @@ def test_power_is_the_share_of_audits_that_refute(mu, share, canaries):
     guesses = most_powerful_guesses(canaries, claim, GaussianDP(2 * mu), 0.05)
     audits = coin_flip_audits(lambda coins, rng: rng.normal(coins * mu / share, 1), canaries, 600, rng)
     needed = right_guesses_needed(canaries, guesses, claim, 0.9 * 0.05)
-    refuted = [planned_tests(scores, guesses)[0].rows[0].correct >= needed for scores in audits]
+    refuted = [guess_families(scores, guesses)[0].rows[0].correct >= needed for scores in audits]
     power = guess_power(canaries, np.array([guesses]), claim, GaussianDP(mu / share), 0.05)[0]
     assert power == pytest.approx(np.mean(refuted), abs=4 * math.sqrt(power * (1 - power) / 600))
 
@@ -142,7 +142,7 @@ def test_shares_of_the_noise_share_their_number_of_guesses():
     tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=90)
     p_values = [tests.p_value(GaussianDP(mu)) for mu in (0.25, 0.5, 1.0, 2.0)]
     assert p_values == sorted(p_values)
-    assert planned_tests(scores, 90)[0].rows[0].guesses == 90
+    assert guess_families(scores, 90)[0].rows[0].guesses == 90
 
 
 def test_too_few_canaries_get_half_of_them_guessed():

@@ -10,7 +10,7 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import Counts, Estimate
-from coalmine.stats.scores import epsilon_from_counts, epsilon_from_rates, rate_bounds
+from coalmine.stats.scores import epsilon_from_counts, epsilon_from_rates, plug_in, rate_bounds
 
 rate = st.floats(0, 1)
 
@@ -93,5 +93,5 @@ def test_the_lower_bound_from_counts_has_its_known_value():
 @given(st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] + c[1] > 0 and c[2] + c[3] > 0))
 def test_the_plug_in_lies_between_lower_and_upper(cells):
     estimate = epsilon_from_counts(Counts(*cells), delta=1e-3)
-    assert estimate.epsilon == estimate.lower <= Counts(*cells).plug_in(1e-3) + 1e-9
+    assert estimate.epsilon == estimate.lower <= plug_in(Counts(*cells), delta=1e-3).epsilon + 1e-9
     assert estimate.lower <= estimate.upper

@@ -17,17 +17,16 @@ from coalmine.stats.exposure import ranks, scores_from_ranks
 from coalmine.stats.one_run import one_run_fdp
 from coalmine.stats.rank_tests import (
     TwoTails,
-    both_tails,
     fixed_numbers_factor,
     guessing_scores,
     halves,
     member_ranks,
     random_choice,
+    tail_guesses,
     threshold_tests,
-    top_ranks,
     two_tailed_tests,
 )
-from coalmine.stats.simultaneous_bound import gdp, largest_rejected, p_value, split
+from coalmine.stats.simultaneous_bound import gdp, largest_rejected, p_value, significance_levels, split
 from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP
 from mechanisms import gaussian, laplace, randomized_response
 
@@ -276,7 +275,8 @@ def test_the_walk_beats_a_union_bound_over_its_counts_by_a_tenth_at_100_scores_p
     for _ in range(40):
         scores = Scores(rng.normal(mu, 1, 100), rng.normal(0, 1, 100))
         families = [two_tailed_tests(scores, design), threshold_tests(scores)]
-        union.append(largest_rejected(families, 0.05, lambda epsilon: ApproximateDP(epsilon, 1e-5))[0])
+        levels = significance_levels(families, 0.05)
+        union.append(largest_rejected(families, levels, lambda epsilon: ApproximateDP(epsilon, 1e-5))[0])
         walk.append(simultaneous(scores, delta=1e-5, design=design).lower)
     assert np.mean(walk) >= 1.1 * np.mean(union)
 
@@ -378,12 +378,12 @@ def test_guesses_in_the_tails_are_those_of_sorting(members, nonmembers):
     # Ties go against the guess: non-members come first among equals at the top, members at the bottom.
     high = sorted([(-s, 1) for s in members] + [(-s, 0) for s in nonmembers])
     low = sorted([(s, 0) for s in members] + [(s, 1) for s in nonmembers])
-    for thresholds, guesses, right in (both_tails(members, nonmembers, members.size + nonmembers.size),):
+    for thresholds, guesses, right in (tail_guesses(members, nonmembers, members.size + nonmembers.size),):
         for t, g, w in zip(thresholds, guesses, right, strict=True):
             top, bottom = high[: g // 2], low[: g // 2]
             assert w == sum(member for _, member in top) + sum(out for _, out in bottom)
             assert t == -top[-1][0]
-    for _, g, w in zip(*top_ranks(members, nonmembers, members.size + nonmembers.size), strict=True):
+    for _, g, w in zip(*tail_guesses(members, nonmembers, members.size + nonmembers.size, top_only=True), strict=True):
         assert w == sum(member for _, member in high[:g])
 
 

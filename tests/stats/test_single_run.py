@@ -11,7 +11,7 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import Guesses, Scores, epsilon_gdp
-from coalmine.stats.one_run import one_run, one_run_fdp, one_run_fdp_from_guesses, one_run_from_guesses, one_run_p_value
+from coalmine.stats.one_run import one_run, one_run_fdp, one_run_p_value
 from mechanisms import randomized_response
 
 
@@ -20,11 +20,11 @@ from mechanisms import randomized_response
     [((1000, 100, 90), 0.0, 1.6308232), ((1000, 100, 90), 1e-5, 1.6261437), ((1000, 1000, 600), 0.0, 0.2974679)],
 )
 def test_steinkes_bound_has_its_known_values(cells, delta, expected):
-    assert one_run_from_guesses(Guesses(*cells), delta=delta).lower == pytest.approx(expected, abs=1e-6)
+    assert one_run(Guesses(*cells), delta=delta).lower == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_fdp_bound_has_its_known_value():
-    lower = one_run_fdp_from_guesses(Guesses(1000, 100, 90), delta=1e-5).lower
+    lower = one_run_fdp(Guesses(1000, 100, 90), delta=1e-5).lower
     assert lower == pytest.approx(2.4564051, abs=1e-6)
 
 
@@ -43,15 +43,15 @@ def test_the_p_value_is_the_maximum_over_all_shifts(guesses, data, epsilon, delt
 def test_both_bounds_agree_with_jax_privacy(guesses, correct):
     cells = Guesses(10_000, guesses, correct)
     theirs = peer._epsilon_one_run(0, 10_000, guesses, correct, 0.05, 1e-5)
-    assert one_run_from_guesses(cells, delta=1e-5).lower == pytest.approx(theirs, abs=2e-6)
+    assert one_run(cells, delta=1e-5).lower == pytest.approx(theirs, abs=2e-6)
     theirs = peer._epsilon_one_run_fdp(0, 10_000, guesses, correct, 0.05, 1e-5)
-    assert one_run_fdp_from_guesses(cells, delta=1e-5).lower == pytest.approx(theirs, abs=2e-6)
+    assert one_run_fdp(cells, delta=1e-5).lower == pytest.approx(theirs, abs=2e-6)
 
 
 @given(st.integers(2, 200), st.data())
 def test_more_right_guesses_never_lower_the_bound(guesses, data):
     correct = data.draw(st.integers(0, guesses - 1))
-    fewer, more = (one_run_from_guesses(Guesses(500, guesses, c), delta=1e-4).lower for c in (correct, correct + 1))
+    fewer, more = (one_run(Guesses(500, guesses, c), delta=1e-4).lower for c in (correct, correct + 1))
     assert fewer <= more
 
 
@@ -101,8 +101,8 @@ def test_guesses_in_both_tails_beat_the_peers_one_sided_ones():
 
 
 def test_no_guesses_show_nothing():
-    assert one_run_from_guesses(Guesses(10, 0, 0)).lower == 0
-    assert one_run_fdp_from_guesses(Guesses(10, 0, 0), delta=1e-5).lower == 0
+    assert one_run(Guesses(10, 0, 0)).lower == 0
+    assert one_run_fdp(Guesses(10, 0, 0), delta=1e-5).lower == 0
 
 
 @pytest.mark.parametrize("cells", [(10, 11, 5), (10, 5, 6), (0, 0, 0), (10, -1, 0), (10, 5, 2.5), (10, math.nan, 1)])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
-from coalmine.results.finding import Check, Finding
+from coalmine.results.verdict import Check, Finding
 from coalmine.stats.exact_tests import rate_p_value, repeated_size_gain
 
 _WATCHED = ("the clients of the round before", "the clients with the most rounds so far", "recent clients")

@@ -13,7 +13,7 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.checks.noise_level import RATE, NoiseLevel, largest_chance, measure
 from coalmine.checks.release import Outcome, Runner
-from coalmine.results.finding import CHECK_RATE
+from coalmine.results.verdict import CHECK_RATE
 
 # Movements above this share of the allowed one are checked with other random numbers.
 _DOUBT = 1.02

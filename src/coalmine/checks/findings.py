@@ -12,8 +12,8 @@ import numpy as np
 from coalmine.checks.comparison import Movement
 from coalmine.checks.probe_clients import Probe
 from coalmine.layers import Layers
-from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import factor, finding_sentence, plural
+from coalmine.results.verdict import Check, Finding
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05

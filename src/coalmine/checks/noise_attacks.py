@@ -18,7 +18,7 @@ from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
-from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
@@ -206,8 +206,7 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
 
     def guess(call: int) -> tuple[str, Floats] | None:
         columns = np.flatnonzero(shown[call])
-        guessed = guess_seed(transcript.noise[call, columns], transcript.coordinates[columns])
-        return None if guessed is None else (guessed.name, guessed.numbers)
+        return guess_seed(transcript.noise[call, columns], transcript.coordinates[columns])
 
     # A generator that is seeded once, as in tests, gives the numbers of its seed in its first call alone, and one seed
     # for all calls repeats its noise, which has a check of its own: several seeds must be found.

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.results.finding import CHECK_RATE
+from coalmine.results.verdict import CHECK_RATE
 
 # Comparisons of a movement with a measured noise level, per replay, at most: each level may be too low by chance, and
 # they share half of the rate.

@@ -13,7 +13,7 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.checks.clients import Template, dotted, leaves
-from coalmine.results.finding import Check
+from coalmine.results.verdict import Check
 
 _HUGE = 1000.0
 _MOST_ARRAYS, _ESSENTIAL_ARRAYS = 24, 4  # that are tried one by one

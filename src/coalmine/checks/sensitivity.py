@@ -18,7 +18,7 @@ from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
-from coalmine.results.finding import Check, Finding
+from coalmine.results.verdict import Check, Finding
 
 _LEAST_DRAWS = 6
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.

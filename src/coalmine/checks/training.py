@@ -18,7 +18,7 @@ from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
-from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 from coalmine.vectors import dot, on, pieces
 

@@ -14,8 +14,8 @@ from scipy import special, stats
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
-from coalmine.results.finding import Check, Finding
 from coalmine.results.summary import list_rounds, plural
+from coalmine.results.verdict import Check, Finding
 from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)

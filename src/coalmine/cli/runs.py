@@ -26,7 +26,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
-    from coalmine.runs.presets import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     _run(demo_settings("demo", seed), out, quiet, as_json)
     if not as_json:  # which prints one object, of one run
@@ -45,7 +45,7 @@ def init(
 ) -> None:
     """Write a commented settings file for `coalmine run`."""
     from coalmine.files import write_text
-    from coalmine.runs.presets import PRESETS, about, for_methods, from_preset
+    from coalmine.runs.settings import PRESETS, about, for_methods, from_preset
 
     if file.exists():  # its settings may have been edited
         raise InputError(f"{file} already exists: choose another name")

@@ -71,8 +71,7 @@ def check(
     Bounds, claim tests and verdicts are computed again from the stored scores and settings, and stored numbers are
     ignored. Exit code 1 also if they differ from the recomputed ones, or if the limit applies to no result.
     """
-    from coalmine.results import ci
-    from coalmine.results.gate import COLUMNS, judge
+    from coalmine.results.gate import COLUMNS, annotation_lines, append_to_summary, judge, step_summary
     from coalmine.results.io import read_run_directory, refusing_damage, results_to_dict
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import recompute
@@ -80,7 +79,7 @@ def check(
     if github and as_json:
         raise InputError("give --github or --json, not both: annotations are lines on standard output")
     if github:
-        ci.append_to_summary()  # refuse before anything is printed
+        append_to_summary()  # refuse before anything is printed
     # Stored bounds and verdicts count for nothing: whoever can write them could make the gate pass.
     run = read_run_directory(directory, scores=True)
     with console.busy("recomputing"):
@@ -116,8 +115,8 @@ def check(
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
         if github:
             errors = [f"::error title=results::{difference}" for difference in recomputed.differences]
-            console.say(f"::{token}::", *errors, *ci.annotation_lines(gate))
-            ci.append_to_summary(ci.step_summary(gate, run.title))
+            console.say(f"::{token}::", *errors, *annotation_lines(gate))
+            append_to_summary(step_summary(gate, run.title))
     # Results that differ from the recomputed ones fail even where the latter pass: one of the files was changed.
     if gate.failed or recomputed.differences:
         raise typer.Exit(1)

@@ -5,8 +5,10 @@ Shared by the methods whose canaries are exchangeable; see docs/estimators.md fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from coalmine.stats import (
     gaussian_shift,
     simultaneous,
 )
-from coalmine.stats.gaussian import AndersonDarling, anderson_darling
+from coalmine.stats.gaussian import anderson_darling
 from coalmine.stats.nulls import null_text, parse_null
 from coalmine.stats.one_run import one_run
 from coalmine.stats.rank_tests import Design
@@ -119,8 +121,8 @@ def canary_evidence(
             from_null.append(gaussian_shift(known, delta=delta, confidence=confidence))
         for e in from_null:
             estimates[e.method] = replace(e, assumes=(e.assumes if exact else _BOUNDED_NULL) + _SIGNS * signs)
-    test_of_normality = _normality_test(members)
-    if test_of_normality is not None and test_of_normality.p_value < _DOUBTFUL and "gaussian-shift" in estimates:
+    metrics, _ = normality(members, "inserted")
+    if metrics.get("anderson_darling_p", 1.0) < _DOUBTFUL and "gaussian-shift" in estimates:
         estimates["gaussian-shift"] = replace(estimates["gaussian-shift"], doubtful=True)
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
@@ -233,15 +235,15 @@ def with_stricter_bound(
     if quoted is None:
         return estimates
     # The scores are sorted once for all levels.
-    scores = Scores(members, null=null) if quoted.method == "exact-null" else Scores(members, nonmembers)
-
-    def lower_at(confidence: float) -> float | None:
-        if quoted.method == "one-run":
-            return one_run(scores, delta=quoted.delta, confidence=confidence, copies=copies).lower
-        fixed = "fixed" if scores.null is not None else design
-        return simultaneous(scores, delta=quoted.delta, confidence=confidence, design=fixed, copies=copies).lower
-
-    return [e.with_stricter(lower_at) if e is quoted else e for e in estimates]
+    if quoted.method == "exact-null":
+        scores, design = Scores(members, null=null), "fixed"
+    else:
+        scores = Scores(members, nonmembers)
+    bound = partial(simultaneous, scores, delta=quoted.delta, copies=copies, design=design)
+    if quoted.method == "one-run":
+        bound = partial(one_run, scores, delta=quoted.delta, copies=copies)
+    stricter = quoted.with_stricter(lambda confidence: bound(confidence=confidence).lower)
+    return [stricter if e is quoted else e for e in estimates]
 
 
 def bounds_per_copy(scores: Scores, *, delta: float, confidence: float, design: Design, copies: int) -> list[Estimate]:
@@ -301,12 +303,15 @@ def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
         scores: Scores of one side.
         side: Name of the side, such as "inserted".
     """
-    test = _normality_test(scores)
-    metrics = {} if test is None else {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
-    if test is not None and test.p_value < _DOUBTFUL:
+    try:
+        statistic, p_value = anderson_darling(scores)
+    except NotApplicableError:  # too few even for a test that cannot tell
+        statistic, p_value = math.nan, math.nan
+    metrics = {} if math.isnan(p_value) else {"anderson_darling": statistic, "anderson_darling_p": p_value}
+    if p_value < _DOUBTFUL:
         return metrics, [
-            f"the scores of the {side} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
-            f"{test.p_value:.2g}): do not rely on gaussian-shift"
+            f"the scores of the {side} canaries are not normal (Anderson–Darling {statistic:.3g}, p = {p_value:.2g}): "
+            "do not rely on gaussian-shift"
         ]
     if scores.size < FEW:
         return metrics, [
@@ -314,11 +319,3 @@ def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
             "gaussian-shift"
         ]
     return metrics, []
-
-
-def _normality_test(scores: Floats) -> AndersonDarling | None:
-    """Return the Anderson–Darling test of scores, or None if there are too few of them even for that."""
-    try:
-        return anderson_darling(scores)
-    except NotApplicableError:
-        return None

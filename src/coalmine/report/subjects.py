@@ -14,11 +14,10 @@ from typing import Any
 from coalmine.claims import Claim
 from coalmine.methods import registry
 from coalmine.results import summary as words
-from coalmine.results.finding import Check
 from coalmine.results.io import SavedRun
 from coalmine.results.result import Result
 from coalmine.results.tables import Group, grouped
-from coalmine.results.verdict import WORST_FIRST, Verdict
+from coalmine.results.verdict import WORST_FIRST, Check, Verdict
 
 NO_MECHANISM = "no privacy mechanism"
 FEW = 3

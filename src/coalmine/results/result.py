@@ -19,8 +19,7 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
 from coalmine.results import summary
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.finding import CHECK_RATE, Finding
-from coalmine.results.verdict import Unit, Verdict, unit_named
+from coalmine.results.verdict import CHECK_RATE, Finding, Unit, Verdict, unit_named
 from coalmine.stats import Estimate, Scores
 
 _CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE / n, which rounds
@@ -148,7 +147,7 @@ class Result(Showable):
         claim_test: The test of that claim. By default the lower bound is compared with the claimed ε. With another
             ``claim`` in `dataclasses.replace`, pass a test of that one, or None for the default.
         checks: Names of the checks for bugs that were made beside the test of the claim.
-        findings: What they found. They have a false-alarm rate of their own, `coalmine.results.finding.CHECK_RATE`.
+        findings: What they found. They have a false-alarm rate of their own, `coalmine.results.verdict.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
         joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
             many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.

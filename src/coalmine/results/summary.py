@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from coalmine.results.finding import Check, Finding
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Check, Finding, Verdict
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:

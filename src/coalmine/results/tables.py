@@ -14,9 +14,8 @@ from typing import Any, Self
 
 from coalmine.errors import InputError
 from coalmine.results import summary
-from coalmine.results.finding import Finding
 from coalmine.results.result import Result
-from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
+from coalmine.results.verdict import LEADING, WORST_FIRST, Finding, Verdict, overall
 from coalmine.stats import Estimate
 
 

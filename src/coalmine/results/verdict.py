@@ -1,10 +1,11 @@
-"""Whose privacy an ε is about, and the five verdicts on a claimed guarantee."""
+"""What a result says: the five verdicts on a claim, whose privacy an ε is about, and what checks found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Verdict(StrEnum):
@@ -65,3 +66,91 @@ _KNOWN = {unit.name: unit for unit in (USER, EXAMPLE, ROUND, REPORT, PHRASE, APP
 def unit_named(name: str) -> Unit:
     """Return the unit of that name; one that is not among ours counts as limited."""
     return _KNOWN.get(name, Unit(name))
+
+
+# How often a correct training or mechanism gets any finding, at most, over all checks of one result together. They look
+# for bugs that are plain once one looks at the right place, so they can afford to be this strict.
+CHECK_RATE = 1e-3
+
+
+class Check(StrEnum):
+    """Names of checks: the same question has the same name in the battery, in trainings and in replay.
+
+    A method of your own may have checks of other names.
+
+    Example:
+        >>> str(Check.FRESH)
+        'fresh noise'
+    """
+
+    SIZE = "size of the noise"  # Is there enough noise on the whole?
+    PLACES = "noise on every tensor"  # Is there enough noise on every tensor, block and coordinate?
+    CALLS = "noise in every call"  # Is there enough noise in every call of a mechanism?
+    FRESH = "fresh noise"  # Is the noise drawn anew in every round or call?
+    INDEPENDENT = "independent noise"  # Is it independent between coordinates?
+    DIRECTIONS = "noise in every direction"  # Is there enough noise in directions that mix all coordinates?
+    SHAPE = "shape of the noise"  # Does its distribution protect, whatever its size?
+    VALUES = "values of the noise"  # Does it avoid exact values that occurred before?
+    CANARIES = "canaries in each tensor"  # Do canaries of single tensors keep the claim?
+    CANARIES_SHOW = "canaries in the releases"  # Do the releases contain the canaries that were inserted?
+    UNITS = "divisor of the releases"  # Do the releases have the size that their divisor says?
+    PARTICIPATION = "participation"  # Do the clients that take part agree with the claimed sampling?
+    SENSITIVITY = "sensitivity"  # Does no client move a release by more than the noise covers?
+    CLIPPING = "clipping"  # Are updates of every size and form clipped to the clip norm?
+    ARRAY = "one array"  # Also those that lie in one array?
+    COORDINATE = "one coordinate"  # Also those that lie in one coordinate?
+    INTEGERS = "integers"  # Also arrays of integers?
+    PRECISION = "precision"  # Also numbers of half precision?
+    ORDER = "order"  # Also arrays in another order?
+    STRUCTURE = "structure"  # Also more or fewer arrays, and other shapes?
+    NOT_FINITE = "not finite"  # Does no client make a release NaN or infinite?
+    EXAMPLES = "examples"  # Does a client count the same, whatever number of examples it reports?
+    OTHERS = "other clients"  # Does a client count the same, whatever others send?
+    DROPOUTS = "dropouts"  # Does a client count the same if others drop out?
+    MEMORY = "memory"  # Do later rounds show nothing of a client without fresh noise?
+    GIVEN = "given clients"  # Does the noise cover each client of an ordinary round?
+    REPLACED = "replaced"  # Does it cover a client that is replaced by its opposite?
+    EXTRA = "extra client"  # Does it cover a client of your own?
+    PRESENCE = "number of clients"  # Does it hide how many clients took part?
+    REFUSED = "refused"  # Does the aggregation cope with every honest client?
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A bug that a check found.
+
+    Args:
+        check: Name of the check, such as ``"fresh noise"``: one of `Check`, or another in a method of your own.
+        sentence: What is wrong, in plain words and with numbers. The final full stop is optional.
+        refutes: True if this refutes the claimed guarantee; False for a warning.
+        p_value: Probability that a correct training or mechanism shows such evidence, or an upper limit on it, all
+            checks of the result taken into account; 0 for what was seen to happen and needs no statistics.
+        example: The smallest input that shows it, in words or code.
+
+    Example:
+        >>> finding = Finding(check="fresh noise", sentence="The noise of call 3 equals that of call 1.", p_value=1e-9)
+        >>> str(finding)
+        'The noise of call 3 equals that of call 1 (p = 1e-09).'
+    """
+
+    check: str
+    sentence: str
+    refutes: bool = True
+    p_value: float = 0.0
+    example: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "check", str(self.check))  # a plain string, as in files
+
+    def __str__(self) -> str:
+        """The sentence, with the p-value if there is one."""
+        from coalmine.results.summary import p_value_text
+
+        text = self.sentence.rstrip(".")
+        if self.p_value == 0:
+            return text if text.endswith("?") else f"{text}."
+        return f"{text} ({p_value_text(self.p_value)})."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON; ``Finding(**content)`` reads them back."""
+        return dict(vars(self))

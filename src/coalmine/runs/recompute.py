@@ -2,10 +2,10 @@
 
 ``coalmine check`` never reads a stored bound, p-value or verdict. Each method computes its own results again from their
 scores, arrays and terms (`coalmine.methods.method.Method.recompute`), with δ and confidence from ``config.toml``.
-Checks of a training are made again from what they saw; what else was found in passing, such as by replay, and what
-cannot be recomputed is guarded by the manifest.
-Stored numbers that differ from the recomputed ones, and results that the settings ask for but that are missing, are
-differences: the gate fails on them.
+Checks of a training are made again from what they saw. What else was found in passing, such as by replay, and what
+cannot be recomputed is guarded by the manifest. Stored numbers, verdicts, claims and findings that differ from the
+recomputed ones, and results that the settings ask for but that are missing, are differences: the gate fails on them.
+Sentences are not compared.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from coalmine.results.result import Result
 from coalmine.runs.settings import RunSettings, run_from_text
 
 _COMPARED = (
-    "unit", "verdict", "summary", "claim", "claim_test", "checks", "findings", "estimates", "ceiling", "joint_bound",
-    "details",
+    "unit", "verdict", "claim", "claim_test", "checks", "findings", "estimates", "ceiling", "joint_bound", "details",
 )  # fmt: skip
+_SENTENCES = ("assumes", "sentence", "example", "note")  # a run stays valid if later versions word these otherwise
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
 _TERMS = ("delta", "confidence", "design")  # of the estimates; settings decide them where they have them
 
@@ -157,7 +157,7 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
 def _unlike(stored: Any, again: Any, place: str) -> Iterator[str]:
     """Yield sentences on what differs in two JSON values by more than rounding."""
     if isinstance(stored, Mapping) and isinstance(again, Mapping):
-        for name in dict.fromkeys([*stored, *again]):
+        for name in sorted({*stored, *again} - {*_SENTENCES}):
             yield from _unlike(stored.get(name), again.get(name), f"{place}.{name}")
     elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
         for i, (one, other) in enumerate(zip(stored, again, strict=True)):

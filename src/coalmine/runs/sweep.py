@@ -20,10 +20,10 @@ from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
 from coalmine.results import summary
 from coalmine.results.directory import REPORT
-from coalmine.results.finding import CHECK_RATE
 from coalmine.results.io import envelope, read_run_directory
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_numbers, shown_results
+from coalmine.results.verdict import CHECK_RATE
 from coalmine.runs.comparison import write_index
 from coalmine.runs.running import directory_for, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run

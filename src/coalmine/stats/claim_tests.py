@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -20,7 +18,7 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
 from coalmine.stats.nulls import DependentNull
-from coalmine.stats.one_run import guess_power, most_powerful_guesses, planned_tests
+from coalmine.stats.one_run import guess_families, guess_power, most_powerful_guesses
 from coalmine.stats.rank_tests import Design, member_ranks, random_choice
 from coalmine.stats.scores import COIN_FLIPS, INDEPENDENT, Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
@@ -67,30 +65,31 @@ class ClaimTests:
         self.scores, self.design, self.dependent = scores, design, dependent
         self.members = scores.members.size
         self.nonmembers: int | None = None
-        self.standard_error = 1 / math.sqrt(self.members)  # of `separation`, roughly
-        self.assumes = f"{INDEPENDENT}; their null distribution is exact"
-        if scores.null is None:
-            self.nonmembers = scores.observed.size
-            self.standard_error = math.sqrt(1 / self.members + 1 / self.nonmembers)
+        self._by_signs = isinstance(scores.null, DependentNull)
+        others = scores.members[:0]
+        if scores.null is not None:
+            self.standard_error = 1 / math.sqrt(self.members)  # of `separation`, roughly
+            self.assumes = f"{INDEPENDENT}; their null distribution is exact"
+            self.separation = max(0.0, separation(scores.null.log_sf(scores.members), self.members))
+        else:
+            others = scores.observed
+            self.nonmembers = others.size
+            self.standard_error = math.sqrt(1 / self.members + 1 / others.size)
             self.assumes = COIN_FLIPS if dependent else INDEPENDENT
-        self._guesses = guesses or (self.members + (self.nonmembers or 0)) // 2
-
-    @cached_property
-    def separation(self) -> float:
-        """Distance in standard deviations of two normal distributions that overlap like the scores."""
-        if self.scores.null is not None:
-            return max(0.0, separation(self.scores.null.log_sf(self.scores.members), self.members))
-        below = np.searchsorted(self.scores.observed, self.scores.members, side="left")
-        tied = np.searchsorted(self.scores.observed, self.scores.members, side="right") - below
-        lost = 1 - float(np.mean(below + tied / 2)) / self.scores.observed.size
-        least = 1 / (2 * self.members * self.scores.observed.size)
-        return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
+            below = np.searchsorted(others, scores.members, side="left")
+            tied = np.searchsorted(others, scores.members, side="right") - below
+            lost = 1 - float(np.mean(below + tied / 2)) / others.size
+            least = 1 / (2 * self.members * others.size)
+            self.separation = max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
+        # The draws of the rank-sum test depend on the order of the scores alone.
+        self.rank_sum = RankSum(self.members, self.nonmembers, random_choice(scores.members, others))
+        self._guesses = guesses or (self.members + others.size) // 2
 
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
-            return joint_p_value(planned_tests(self.scores, self._guesses), claim)
-        rank_sum = self._rank_sum.p_value_of(self.scores, claim) / RANK_SUM_SHARE
+            return joint_p_value(guess_families(self.scores, self._guesses), claim)
+        rank_sum = self.rank_sum.p_value(self.scores, claim) / RANK_SUM_SHARE
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         floor, null = 0.0, self.scores.null
         if isinstance(null, DependentNull):
@@ -114,12 +113,11 @@ class ClaimTests:
             canaries = members + nonmembers
             guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
             return float(guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0])
-        test = self._rank_sum
+        test = self.rank_sum
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
         if self.nonmembers is None:
-            by_signs = isinstance(self.scores.null, DependentNull)
-            return known_null_power(test, claim, truth, alpha, by_signs=by_signs)
+            return known_null_power(test, claim, truth, alpha, by_signs=self._by_signs)
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
@@ -128,11 +126,10 @@ class ClaimTests:
         The same as ``p_value(curve) <= alpha``, in a fraction of the time for a search along curves of which each
         allows less than the ones before. The claim is the curve at 0.
         """
-        if self.dependent or isinstance(self.scores.null, DependentNull):
+        if self.dependent or self._by_signs:
             return lambda _, curve: self.p_value(curve) <= alpha
-        test, reached = self._rank_sum, self._rank_sum.statistic(self.scores) - _ROUNDING
+        test, reached = self.rank_sum, self.rank_sum.statistic(self.scores) - _ROUNDING
         draws = OrderedDraws(test.draws, lambda curve, rows: test.drawn(curve, rows) >= reached)
-
         draws.count(0, claim)  # known from its p-value
 
         def rejected(place: int, curve: Curve) -> bool:
@@ -150,19 +147,14 @@ class ClaimTests:
         """
         if self.dependent:
             return lambda _, truth: self.power(claim, truth, alpha)
-        test = self._rank_sum
+        test = self.rank_sum
         if self.nonmembers is None:
-            by_signs = isinstance(self.scores.null, DependentNull)
-            detection = KnownNullDetection(test, claim, alpha, by_signs=by_signs)
+            detection = KnownNullDetection(test, claim, alpha, by_signs=self._by_signs)
             draws = OrderedDraws(_POWER_DRAWS, detection.rejected)
         else:
             critical = test.critical(claim, alpha * RANK_SUM_SHARE)
             draws = OrderedDraws(_POWER_DRAWS, lambda truth, rows: test.drawn(truth, rows) > critical)
         return lambda place, truth: draws.count(place, truth) / draws.size
-
-    @cached_property
-    def _rank_sum(self) -> RankSum:
-        return RankSum.of(self.scores)
 
 
 class OrderedDraws:
@@ -211,13 +203,14 @@ class KnownNullDetection:
         ranks = np.union1d(even, self._top)
         self._claim, self._members = claim, members
         self._even_columns, self._top_columns = np.searchsorted(ranks, even), np.searchsorted(ranks, self._top)
-        self._tails = Tails(uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS))
+        self._uniform = uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS)
+        self._quantiles = special.ndtri(self._uniform)
         self._critical, self._level_at_ranks = rank_sum.critical(claim, level), (alpha - level) / self._top.size
         self._hopeless = by_signs and 0.5**members > alpha  # not even if all scores are positive
 
     def rejected(self, truth: Curve, rows: Rows) -> Bools:
         """Return whether the claim is rejected in the audits ``rows`` if ``truth`` holds, shape (rows,)."""
-        fpr = self._tails.fpr(truth, rows)
+        fpr = member_fpr(truth, self._uniform[rows], self._quantiles[rows])
         if self._hopeless:
             return np.zeros(len(fpr), dtype=bool)
         rejected = np.asarray(1 - fpr[:, self._even_columns].mean(axis=1) > self._critical)
@@ -286,37 +279,33 @@ class RankSum:
         >>> rng = np.random.default_rng(0)
         >>> test = RankSum(100, 100, rng)
         >>> scores = Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-        >>> test.p_value_of(scores, GaussianDP(1.0)), test.p_value_of(scores, GaussianDP(3.0)) > 0.5
+        >>> test.p_value(scores, GaussianDP(1.0)), test.p_value(scores, GaussianDP(3.0)) > 0.5
         (0.0002, True)
     """
 
     def __init__(self, members: int, nonmembers: int | None, rng: np.random.Generator, draws: int = DRAWS) -> None:
         self.members, self.draws = members, draws
         # The members' draws come first, so that they are the same whether or not non-members are counted.
-        self._members_tail = Tails(uniform_order_statistics(members, even_ranks(members), rng, draws))
-        self._nonmembers_tail: Floats | None = None
+        self._uniform = uniform_order_statistics(members, even_ranks(members), rng, draws)
+        self._quantiles = special.ndtri(self._uniform)
+        self._nonmembers: Floats | None = None
         if nonmembers is not None:
-            self._nonmembers_tail = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
+            self._nonmembers = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
         self._kept: dict[Curve, Floats] = {}
 
-    @classmethod
-    def of(cls, scores: Scores) -> RankSum:
-        """Return the test for these scores, with draws that depend on their order alone."""
-        if scores.null is not None:
-            return cls(scores.members.size, None, random_choice(scores.members, scores.members[:0]), DRAWS)
-        return cls(scores.members.size, scores.observed.size, random_choice(scores.members, scores.observed), DRAWS)
-
-    def p_value_of(self, scores: Scores, claim: Curve) -> float:
-        """Return the p-value of a claim from these scores.
+    def p_value(self, scores: Scores, claim: Curve) -> float:
+        """Return the p-value of a claim from these scores: a Monte Carlo test, valid for any number of draws.
 
         If they share a random quantity (`DependentNull`), it is the mean over the parts of its values.
         """
         if isinstance(scores.null, DependentNull):
             compared = scores.members[self.members - even_ranks(self.members)]
             shares, log_fpr, _ = scores.null.given_shared(compared)
-            p_values = [self.p_value(1 - float(lost), claim) for lost in np.mean(np.exp(log_fpr), axis=0)]
-            return float(shares @ p_values)
-        return self.p_value(self.statistic(scores), claim)
+            statistics = 1 - np.mean(np.exp(log_fpr), axis=0)
+        else:
+            shares, statistics = np.ones(1), np.array([self.statistic(scores)])
+        reached = np.count_nonzero(self.drawn(claim)[:, None] >= statistics - _ROUNDING, axis=0)
+        return float(shares @ ((1 + reached) / (1 + self.draws)))
 
     def statistic(self, scores: Scores) -> float:
         """Return the share of comparisons that members win; ties count as lost."""
@@ -331,11 +320,11 @@ class RankSum:
         if curve in self._kept:
             return self._kept[curve][rows]
         # A member's score has the FPR curve⁻¹(U) for a uniform U, and a non-member's is uniform itself.
-        fpr = self._members_tail.fpr(curve, rows)
-        if self._nonmembers_tail is None:
+        fpr = member_fpr(curve, self._uniform[rows], self._quantiles[rows])
+        if self._nonmembers is None:
             statistics = np.asarray(1 - fpr.mean(axis=1))
         else:
-            others = self._nonmembers_tail[rows]
+            others = self._nonmembers[rows]
             m, n = fpr.shape[1], others.shape[1]
             # Members come first among equals, which they win. Without any wins they would have the last m places.
             order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
@@ -344,11 +333,6 @@ class RankSum:
         if rows is _ALL:
             self._kept[curve] = statistics  # a claim is asked for many times
         return statistics
-
-    def p_value(self, statistic: float, claim: Curve) -> float:
-        """Return the p-value of a claim: a Monte Carlo test, so it is valid for any number of draws."""
-        reached = np.count_nonzero(self.drawn(claim) >= statistic - _ROUNDING)
-        return float((1 + reached) / (1 + self.draws))
 
     def power(self, claim: Curve, truth: Curve, level: float) -> float:
         """Return the probability that the test rejects ``claim`` at significance ``level`` if ``truth`` holds.
@@ -364,21 +348,14 @@ class RankSum:
         return float(np.sort(self.drawn(claim))[-1 - allowed]) + _ROUNDING if allowed >= 0 else np.inf
 
 
-@dataclass(frozen=True, eq=False)
-class Tails:
-    """Uniform tail probabilities of members' scores, and the FPRs at these scores if a curve holds."""
+def member_fpr(curve: Curve, uniform: Floats, quantiles: Floats) -> Floats:
+    """Return the FPRs at members' scores of uniform tail probabilities if a curve holds: curve⁻¹ of them.
 
-    uniform: Floats
-
-    def fpr(self, curve: Curve, rows: Rows) -> Floats:
-        """Return curve⁻¹ of the tail probabilities of some rows."""
-        if isinstance(curve, GaussianDP):  # their quantiles are the slow part, and the same for every μ
-            return np.asarray(special.ndtr(self._quantiles[rows] - curve.mu))
-        return curve.fpr(self.uniform[rows])
-
-    @cached_property
-    def _quantiles(self) -> Floats:
-        return np.asarray(special.ndtri(self.uniform))
+    ``quantiles`` are their normal quantiles, the slow part for a Gaussian curve, and the same for every μ.
+    """
+    if isinstance(curve, GaussianDP):
+        return np.asarray(special.ndtr(quantiles - curve.mu))
+    return curve.fpr(uniform)
 
 
 def even_ranks(count: int) -> Ints:
@@ -414,4 +391,4 @@ def seem_inverted(scores: Scores, level: float = 0.001) -> bool:
     if scores.null is not None:
         return False
     negated = Scores(-scores.members, -scores.observed)
-    return RankSum.of(negated).p_value_of(negated, ApproximateDP(0.0, 0.0)) <= level
+    return ClaimTests(negated).rank_sum.p_value(negated, ApproximateDP(0.0, 0.0)) <= level

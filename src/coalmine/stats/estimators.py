@@ -18,7 +18,7 @@ from coalmine.arrays import finite_list
 from coalmine.errors import InputError, NotApplicableError, check_count, did_you_mean
 from coalmine.stats.gaussian import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
-from coalmine.stats.one_run import Guesses, one_run, one_run_fdp, one_run_fdp_from_guesses, one_run_from_guesses
+from coalmine.stats.one_run import Guesses, one_run, one_run_fdp
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import Counts, Estimate, Scores, best_threshold, epsilon_from_counts, plug_in
 from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
@@ -201,9 +201,10 @@ def estimates_from_guesses(
         >>> [result.valid for result in estimates_from_guesses(Guesses(canaries=1000, guesses=100, correct=90))]
         [True, False]
     """
-    terms = {"delta": delta, "confidence": confidence}
-    pure = partial(one_run_from_guesses, guesses, **terms)
-    return _run({"one-run": pure, "one-run-fdp": partial(one_run_fdp_from_guesses, guesses, **terms)}, methods)
+    terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    return _run(
+        {"one-run": partial(one_run, guesses, **terms), "one-run-fdp": partial(one_run_fdp, guesses, **terms)}, methods
+    )
 
 
 def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> list[Estimate]:

@@ -342,28 +342,17 @@ _FEWEST = 8  # numbers that must be known
 _EQUAL = 1e-6  # how far a correlation of equal vectors may be from 1; eight other numbers come as close with p = 1e-20
 
 
-@dataclass(frozen=True, eq=False)
-class Guess:
-    """A generator with a small seed, and what it gives.
+def guess_seed(noise: Floats, places: Ints | None = None) -> tuple[str, Floats] | None:
+    """Return the generator with its seed, as code, whose first normal numbers are these, up to a factor.
 
-    Args:
-        name: The generator with its seed, as code.
-        numbers: Its first normal numbers, at the size of the noise, shape (`NUMBERS`,).
-    """
-
-    name: str
-    numbers: Floats
-
-
-def guess_seed(noise: Floats, places: Ints | None = None) -> Guess | None:
-    """Return the generator and seed whose first normal numbers are these, up to a factor; None if no small seed is.
+    None if no small seed is. Also returns its first `NUMBERS` numbers, at the size of the noise.
 
     Args:
         noise: Numbers of a noise vector, shape (n,).
         places: Their indices in it, shape (n,); 0 to n − 1 by default. Those from `NUMBERS` on are not compared.
 
     Example:
-        >>> guess_seed(3.0 * np.random.default_rng(7).standard_normal(100)).name
+        >>> guess_seed(3.0 * np.random.default_rng(7).standard_normal(100))[0]
         'numpy.random.default_rng(7)'
         >>> guess_seed(np.random.default_rng([7, 1]).standard_normal(100)) is None
         True
@@ -379,7 +368,7 @@ def guess_seed(noise: Floats, places: Ints | None = None) -> Guess | None:
         best = int(np.argmax(np.abs(likeness)))
         if abs(likeness[best]) > 1 - _EQUAL:
             size = np.copysign(length / np.linalg.norm(drawn[best]), likeness[best])
-            return Guess(f"{name}({_SEEDS[best]})", size * table[best].astype(np.float64))
+            return f"{name}({_SEEDS[best]})", size * table[best].astype(np.float64)
     return None
 
 

@@ -51,14 +51,10 @@ def ranks(canaries: ArrayLike, references: ArrayLike, *, ties: Literal["middle",
     ordered = np.sort(finite_list("references", references))
     below = np.searchsorted(ordered, losses, side="left").astype(np.float64)
     not_above = np.searchsorted(ordered, losses, side="right").astype(np.float64)
-    match ties:
-        case "middle":
-            return 1 + (below + not_above) / 2
-        case "worst":
-            return 1 + not_above
-        case "best":
-            return 1 + below
-    raise InputError(f'ties must be "middle", "worst" or "best", got {ties!r}')
+    tied = {"middle": 0.5, "worst": 1.0, "best": 0.0}
+    if ties not in tied:
+        raise InputError(f'ties must be "middle", "worst" or "best", got {ties!r}')
+    return 1 + below + tied[ties] * (not_above - below)
 
 
 def exposure(ranks: ArrayLike, references: int) -> Floats:

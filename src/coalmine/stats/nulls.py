@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -137,14 +136,11 @@ class CosineNull:
 
     dim: int
     mean: float = field(default=0.0, init=False, repr=False)
+    std: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("dim", self.dim, least=2)
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the cosine: exactly 1/√d."""
-        return 1 / math.sqrt(self.dim)
+        # The standard deviation of the cosine is exactly 1/√d.
+        object.__setattr__(self, "std", 1 / math.sqrt(check_count("dim", self.dim, least=2)))
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """Return ln P(cos ≥ score), also where the probability itself underflows."""
@@ -221,7 +217,12 @@ class OrthogonalCosineNull(CosineNull):
 
     def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
         """Return the probabilities of short intervals of r, and tail probabilities for the worse end of each."""
-        shares, lengths = _intervals_of_chi(self.dim - 1)
+        # Intervals of a χ variable, a tenth of a standard deviation each; beyond are 1e-15 of the probability.
+        ends, half = np.linspace(-8, 8, 161), (self.dim - 1) / 2
+        # Quantiles from the nearer tail, where probabilities are accurate.
+        lower, upper = special.gammaincinv(half, special.ndtr(ends)), special.gammainccinv(half, special.ndtr(-ends))
+        lengths = np.concatenate([[0.0], np.sqrt(2 * np.where(ends < 0, lower, upper)), [np.inf]])
+        shares = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
         t = _cosines(score)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             # A cosine of t takes g = r · t/√(1 − t²). Of an interval, the end that makes this likelier counts.
@@ -239,20 +240,6 @@ def _cosines(score: ArrayLike) -> Floats:
     if np.any(np.abs(t) > 1):
         raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
     return t
-
-
-@lru_cache(maxsize=16)
-def _intervals_of_chi(freedom: int) -> tuple[Floats, Floats]:
-    """Return the probabilities of intervals of a χ variable, a tenth of a standard deviation each, and their ends."""
-    ends = np.linspace(-8, 8, 161)  # beyond are 1e-15 of the probability
-    # Quantiles from the nearer tail, where probabilities are accurate.
-    halves = np.where(
-        ends < 0,
-        special.gammaincinv(freedom / 2, special.ndtr(ends)),
-        special.gammainccinv(freedom / 2, special.ndtr(-ends)),
-    )
-    shares = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
-    return shares, np.concatenate([[0.0], np.sqrt(2 * halves), [np.inf]])
 
 
 @dataclass(frozen=True)
@@ -352,14 +339,11 @@ def parse_null(text: str | None) -> Null | None:
         "normal:": lambda rest: NormalNull(*map(float, rest.split(",", 1))),
         "orthogonal-cosine:": lambda rest: OrthogonalCosineNull(int(rest)),
         "likelihood-ratio": lambda _: LikelihoodRatioNull(),
-        "largest-of:": _parse_largest_of,
+        "largest-of:": lambda rest: LargestOfNull(
+            parse_null(rest.partition(",")[2]) or NormalNull(), int(rest.partition(",")[0])
+        ),
     }
     return parse_kind(text, kinds, f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
-
-
-def _parse_largest_of(rest: str) -> LargestOfNull:
-    count, _, each = rest.partition(",")
-    return LargestOfNull(parse_null(each) or NormalNull(), int(count))
 
 
 def null_text(null: Null) -> str | None:

@@ -7,7 +7,6 @@ Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/proofs.md has the p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,15 +18,13 @@ from coalmine.errors import InputError, check_confidence, check_count, check_del
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
-    Tails,
     Tests,
-    both_tails,
-    check_coin_flips,
     curve_tail_probability,
-    top_ranks,
+    guessing_scores,
+    tail_guesses,
 )
 from coalmine.stats.scores import COIN_FLIPS, GAUSSIAN, Estimate, Scores
-from coalmine.stats.simultaneous_bound import largest_rejected
+from coalmine.stats.simultaneous_bound import largest_rejected, significance_levels
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, GroupCurve, group_parameters
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
@@ -170,61 +167,11 @@ def one_run_curve_p_value(guesses: Guesses, claim: Curve) -> float:
         first = int(np.argmax(rejected))
         if first == 0:
             return float(levels[0])
-        low, high = float(levels[first - 1]), float(levels[first])
+        low, high = levels[first - 1 : first + 1].tolist()
     return high
 
 
-def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: float = 0.95) -> Estimate:
-    """Compute a lower bound on ε from the guesses about one run (Steinke, Nasr & Jagielski, 2023).
-
-    Valid for every mechanism and any dependence between the scores, if each canary was inserted by its own fair coin
-    flip and the number of guesses was fixed in advance.
-
-    Args:
-        guesses: The guesses.
-        delta: The δ at which ε is stated, in [0, 1).
-        confidence: Confidence of the bound, in [0.5, 1).
-
-    Returns:
-        A valid bound.
-
-    Raises:
-        InputError: If ``delta`` or ``confidence`` is out of range.
-
-    Example:
-        >>> bound = one_run_from_guesses(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5)
-        >>> bound.valid, round(bound.lower, 2)
-        (True, 1.63)
-    """
-    return _bound([GuessTests(_NO_SCORE, [guesses])], delta, confidence, _FIXED_NUMBER)
-
-
-def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> Estimate:
-    """Compute a lower bound on the ε of a Gaussian mechanism from the guesses about one run.
-
-    Mahloujifar, Melis & Chaudhuri (2024) with the Gaussian trade-off curve. A bound for Gaussian mechanisms only, under
-    the assumptions of `one_run_from_guesses`.
-
-    Args:
-        guesses: The guesses.
-        delta: The δ at which ε is stated, in [0, 1).
-        confidence: Confidence of the bound, in [0.5, 1).
-
-    Returns:
-        The bound, valid only if the mechanism is Gaussian.
-
-    Raises:
-        InputError: If ``delta`` or ``confidence`` is out of range.
-
-    Example:
-        >>> bound = one_run_fdp_from_guesses(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5)
-        >>> bound.valid, round(bound.lower, 2)
-        (False, 2.46)
-    """
-    return _gaussian_bound(GuessTests(_NO_SCORE, [guesses]), delta, confidence, _FIXED_NUMBER)
-
-
-def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, copies: int = 1) -> Estimate:
+def one_run(scores: Scores | Guesses, *, delta: float = 0.0, confidence: float = 0.95, copies: int = 1) -> Estimate:
     """Compute a lower bound on ε from one run, whatever the dependence between the scores.
 
     Steinke, Nasr & Jagielski (2023), at a grid of numbers of guesses that is fixed in advance, in both tails and in the
@@ -232,7 +179,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, cop
     its own fair coin flip. Its cost for δ grows with the number of canaries.
 
     Args:
-        scores: Scores of members and of observed non-members.
+        scores: Scores of members and of observed non-members; or the guesses, if their number was fixed in advance.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of the bound, in [0.5, 1).
         copies: How often a member was inserted, at most; the bound is for one copy, by group privacy.
@@ -249,18 +196,34 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, cop
         >>> bound = one_run(scores, delta=1e-5)
         >>> bound.valid, 1 < bound.lower < 4.377  # the true ε
         (True, True)
+        >>> round(one_run(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5).lower, 2)
+        1.63
     """
-    return _bound(guess_families(scores), delta, confidence, COIN_FLIPS, check_count("copies", copies))
+    check_delta(delta)
+    check_count("copies", copies)
+    families = guess_families(scores)
+    levels = significance_levels(families, 1 - check_confidence(confidence))
+    lower, threshold, _ = largest_rejected(
+        families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies))
+    )
+    if copies > 1:
+        # The curve of several copies limits the same guesses, so the better bound may be taken. It is the smaller
+        # claim, but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
+        by_curve = largest_rejected(families, levels, lambda e: GroupCurve(ApproximateDP(e, delta), copies))
+        if by_curve[0] > lower:
+            lower, threshold, _ = by_curve
+    assumes = COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER
+    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
 
 
-def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
+def one_run_fdp(scores: Scores | Guesses, *, delta: float, confidence: float = 0.95) -> Estimate:
     """Compute a lower bound on the ε of a Gaussian mechanism from one run, whatever the dependence between the scores.
 
     Mahloujifar, Melis & Chaudhuri (2024) with the Gaussian trade-off curve, at a grid of numbers of guesses that is
     fixed in advance. A bound for Gaussian mechanisms only, if each canary was inserted by its own fair coin flip.
 
     Args:
-        scores: Scores of members and of observed non-members.
+        scores: Scores of members and of observed non-members; or the guesses, if their number was fixed in advance.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of the bound, in [0.5, 1).
 
@@ -275,43 +238,45 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
         >>> scores = Scores(rng.normal(1, 1, 300), rng.normal(0, 1, 300))
         >>> 1 < one_run_fdp(scores, delta=1e-5).lower < 4.377  # the true ε
         True
+        >>> round(one_run_fdp(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5).lower, 2)
+        2.46
     """
     # Two-tailed guesses only: Gaussian mechanisms are symmetric.
-    return _gaussian_bound(guess_families(scores)[0], delta, confidence, COIN_FLIPS)
-
-
-def _bound(families: Sequence[GuessTests], delta: float, confidence: float, assumes: str, copies: int = 1) -> Estimate:
-    """Return the largest ε that one of the tests rejects."""
-    check_delta(delta)
-    alpha = 1 - check_confidence(confidence)
-    lower, threshold = largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
-    if copies > 1:
-        # The curve of several copies limits the same guesses, so the better bound may be taken. It is the smaller
-        # claim, but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
-        by_curve = largest_rejected(families, alpha, lambda e: GroupCurve(ApproximateDP(e, delta), copies))
-        lower, threshold = max((lower, threshold), by_curve, key=lambda bound: bound[0])
-    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
-
-
-def _gaussian_bound(tests: GuessTests, delta: float, confidence: float, assumes: str) -> Estimate:
-    """Return the ε of the largest μ-GDP that one of the tests rejects."""
-    alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected([tests], alpha, GaussianDP)
-    lower, assumes = float(epsilon_gdp(mu, delta)), f"{assumes}; {GAUSSIAN}"
+    families = guess_families(scores)[:1]
+    levels = significance_levels(families, 1 - check_confidence(confidence))
+    mu, threshold, _ = largest_rejected(families, levels, GaussianDP)
+    assumes = f"{COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER}; {GAUSSIAN}"
+    lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
     )
 
 
-def guess_families(scores: Scores) -> list[GuessTests]:
-    """Return tests of a claim from guesses in both tails and from guesses in the upper tail alone."""
-    members, nonmembers = scores.members, scores.observed
-    check_coin_flips(members.size, nonmembers.size)
-    most = int(_MAX_SHARE * (members.size + nonmembers.size))
-    return [
-        GuessTests.at(scores, both_tails(members, nonmembers, most, _RATIO), TWO_TAILS_WEIGHT),
-        GuessTests.at(scores, top_ranks(members, nonmembers, most, _RATIO)),
-    ]
+def guess_families(scores: Scores | Guesses, planned: int | None = None) -> list[GuessTests]:
+    """Return tests of a claim from guesses in both tails and from guesses in the upper tail alone.
+
+    Args:
+        scores: Scores of members and of observed non-members; or guesses that somebody counted, which are one test.
+        planned: A number of guesses, fixed without looking at who is a member. The only tests are then by so many in
+            both tails, and by half as many in the upper tail. By default, a grid of numbers up to half of the canaries.
+
+    Raises:
+        InputError: If the numbers of scores contradict fair coin flips.
+    """
+    if isinstance(scores, Guesses):
+        return [GuessTests(_NO_SCORE, [scores])]
+    members, nonmembers, _ = guessing_scores(scores, "coin-flips")
+    canaries = members.size + nonmembers.size
+    most = int(_MAX_SHARE * canaries)
+    plans: list[tuple[bool, int, float, float]] = [(False, most, _RATIO, TWO_TAILS_WEIGHT), (True, most, _RATIO, 1.0)]
+    if planned is not None:
+        plans = [(False, planned, np.inf, _BOTH_TAILS_SHARE), (True, planned // 2, np.inf, 1 - _BOTH_TAILS_SHARE)]
+    families = []
+    for top_only, number, ratio, weight in plans:
+        thresholds, guesses, right = tail_guesses(members, nonmembers, number, ratio, top_only=top_only)
+        rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
+        families.append(GuessTests(thresholds, rows, weight))
+    return families
 
 
 @dataclass(frozen=True)
@@ -321,14 +286,6 @@ class GuessTests(Tests):
     thresholds: Floats
     rows: list[Guesses]
     weight: float = 1.0
-
-    @classmethod
-    def at(cls, scores: Scores, tails: Tails, weight: float = 1.0) -> GuessTests:
-        """Return one test per number of guesses in ``tails``."""
-        canaries = scores.members.size + scores.observed.size
-        thresholds, guesses, right = tails
-        rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
-        return cls(thresholds, rows, weight)
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values, or upper limits on them."""
@@ -343,7 +300,7 @@ class GuessTests(Tests):
         if isinstance(claim, GaussianDP):
             rejected = [one_run_rejects_gdp(row, claim.mu, level) for row in self.rows]
         else:
-            guesses, correct = (np.array([getattr(row, n) for row in self.rows]) for n in ("guesses", "correct"))
+            guesses, correct = np.array([(row.guesses, row.correct) for row in self.rows]).T
             levels = np.full(guesses.size, level)
             rejected = one_run_curve_rejects(self.rows[0].canaries, guesses, correct, levels, claim).tolist()
         return np.where(rejected, -np.inf, np.inf)
@@ -354,23 +311,6 @@ class GuessTests(Tests):
 _BOTH_TAILS_SHARE = 0.9
 # Numbers of guesses to choose from: 0.95 N, 0.88 N, … down to 16.
 _LARGEST_SHARE, _PLANNED_RATIO, _FEWEST = 0.95, 0.93, 16
-
-
-def planned_tests(scores: Scores, guesses: int) -> list[GuessTests]:
-    """Return the tests of a claim by guesses in both tails, and by half as many in the upper tail.
-
-    Args:
-        scores: Scores of members and of observed non-members.
-        guesses: Number of guesses, fixed without looking at who is a member.
-
-    Raises:
-        InputError: If the numbers of scores contradict fair coin flips.
-    """
-    check_coin_flips(scores.members.size, scores.observed.size)
-    return [
-        GuessTests.at(scores, both_tails(scores.members, scores.observed, guesses, np.inf), _BOTH_TAILS_SHARE),
-        GuessTests.at(scores, top_ranks(scores.members, scores.observed, guesses // 2, np.inf), 1 - _BOTH_TAILS_SHARE),
-    ]
 
 
 def most_powerful_guesses(canaries: int, claim: Curve, truth: Curve, alpha: float) -> int:
@@ -436,6 +376,6 @@ def right_guesses_needed(canaries: int, guesses: int, claim: Curve, level: float
         else:
             totals, levels = np.full(middle.size, guesses), np.full(middle.size, level)
             rejecting = one_run_curve_rejects(canaries, totals, middle, levels, claim)
-        first = int(np.argmax(rejecting)) if rejecting.any() else middle.size
-        low, high = int(middle[first - 1]) if first else low, int(middle[first]) if first < middle.size else high
+        first = int(np.argmax(np.append(rejecting, True)))
+        low, high = np.concatenate([[low], middle, [high]])[first : first + 2].tolist()
     return high

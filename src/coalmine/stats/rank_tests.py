@@ -34,10 +34,6 @@ _MIN_MEMBERS = 8
 # the significance than the single thresholds (weight 1), which also work for asymmetric mechanisms.
 TWO_TAILS_WEIGHT = 1.5
 
-# Share of the canaries that are guessed about when a whole curve is tested. Unlike a single (ε, δ), which is decided at
-# one place in the tails, a curve can be refuted anywhere, most easily where many canaries are.
-CURVE_GUESSES = 0.75
-
 
 class Tests(Protocol):
     """A family of tests fixed before the scores were seen.
@@ -148,20 +144,13 @@ class TwoTails(Tests):
         return curve_tail_probability(*counts, claim)
 
 
-def two_tailed_tests(scores: Scores, design: Design) -> TwoTails:
-    """Return the two-tailed tests at a grid of numbers of guesses, up to half of the canaries."""
+def two_tailed_tests(scores: Scores, design: Design, share: float = 0.5, ratio: float = 2) -> TwoTails:
+    """Return the two-tailed tests at a grid of numbers of guesses, up to a share of the canaries."""
     members, nonmembers, kept = guessing_scores(scores, design)
     canaries = members.size + nonmembers.size
+    tails = tail_guesses(members, nonmembers, int(share * canaries), ratio)
     # Leaving out part of the larger side makes these tests weaker than the thresholds, which use all scores.
-    return TwoTails(*both_tails(members, nonmembers, canaries // 2), canaries, design, TWO_TAILS_WEIGHT * kept)
-
-
-def two_tailed_curve_test(scores: Scores) -> TwoTails:
-    """Return the two-tailed test of any curve at one number of guesses, for members chosen by coin flips."""
-    members, nonmembers, _ = guessing_scores(scores, "coin-flips")
-    canaries = members.size + nonmembers.size
-    tails = both_tails(members, nonmembers, int(CURVE_GUESSES * canaries), ratio=np.inf)
-    return TwoTails(*tails, canaries, "coin-flips")
+    return TwoTails(*tails, canaries, design, TWO_TAILS_WEIGHT * kept)
 
 
 def tail_probability(
@@ -251,29 +240,21 @@ def guessing_scores(scores: Scores, design: Design) -> tuple[Floats, Floats, flo
     For the design ``fixed`` these are equally many members and non-members, sorted, as Theorem 2 requires: the larger
     side is reduced to a random subset.
     """
-    members, nonmembers = scores.members, scores.observed
+    sides = [scores.members, scores.observed]
+    sizes = [side.size for side in sides]
     if design == "coin-flips":
-        check_coin_flips(members.size, nonmembers.size)
-    elif members.size != nonmembers.size:
-        size = min(members.size, nonmembers.size)
-        larger = max(members, nonmembers, key=np.size)
+        # Fair coin flips give more uneven numbers less than once in a million times.
+        if 2 * float(binomial_cdf(min(sizes), sum(sizes), 0.5)) < 1e-6:
+            raise InputError(
+                f"{sizes[0]} members and {sizes[1]} non-members cannot be the outcome of fair coin flips; use the "
+                "design 'fixed' if the numbers were fixed"
+            )
+    elif sizes[0] != sizes[1]:
+        larger = int(np.argmax(sizes))
         # Which ones are kept depends on the order of the scores alone; sorted places keep the subset sorted.
-        rng = random_choice(members, nonmembers)
-        subset = larger[np.sort(rng.choice(larger.size, size, replace=False, shuffle=False))]
-        if members.size > size:
-            members = subset
-        else:
-            nonmembers = subset
-    return members, nonmembers, (members.size + nonmembers.size) / (scores.members.size + scores.observed.size)
-
-
-def check_coin_flips(members: int, nonmembers: int) -> None:
-    """Raise `InputError` if fair coin flips give such numbers of members less than once in a million times."""
-    if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
-        raise InputError(
-            f"{members} members and {nonmembers} non-members cannot be the outcome of fair coin flips; use the design "
-            "'fixed' if the numbers were fixed"
-        )
+        kept = random_choice(sides[0], sides[1]).choice(max(sizes), min(sizes), replace=False, shuffle=False)
+        sides[larger] = sides[larger][np.sort(kept)]
+    return sides[0], sides[1], (sides[0].size + sides[1].size) / sum(sizes)
 
 
 def member_ranks(members: int) -> Ints:
@@ -289,22 +270,23 @@ def _falling(top: int, least: int, ratio: float) -> Ints:
     return np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64))
 
 
-def both_tails(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
-    """Count right guesses of "member" for the top r scores and "non-member" for the bottom r, for a grid of 2r ≤ most.
+def tail_guesses(members: Floats, nonmembers: Floats, most: int, ratio: float = 2, *, top_only: bool = False) -> Tails:
+    """Count right guesses at a grid of numbers of guesses up to ``most``; ties count against the guesser.
 
-    The scores must be sorted. Ties are resolved against the guesser.
+    Guesses are "member" for the top r of the sorted scores, and "non-member" for the bottom r unless ``top_only``.
     """
-    each = np.unique(_falling(most, _MIN_GUESSES, ratio) // 2)
+    each = _falling(most, _MIN_GUESSES, ratio)
+    if not top_only:
+        each = np.unique(each // 2)
     top = _among_extremes(members, nonmembers, each)
-    bottom = _among_extremes(nonmembers, members, each, lowest=True)
-    return _kth_largest(members, nonmembers, each, top), 2 * each, top + bottom
-
-
-def top_ranks(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
-    """Count right guesses of "member" for the top r scores, abstaining on the rest, for a grid of r ≤ most."""
-    guesses = _falling(most, _MIN_GUESSES, ratio)
-    right = _among_extremes(members, nonmembers, guesses)
-    return _kth_largest(members, nonmembers, guesses, right), guesses, right
+    # The r-th largest score, where guesses of "member" end: the lower of each side's last one among the r largest.
+    others = each - top
+    last_member = np.where(top > 0, members[members.size - np.maximum(top, 1)], np.inf)
+    last_other = np.where(others > 0, nonmembers[nonmembers.size - np.maximum(others, 1)], np.inf)
+    thresholds = np.minimum(last_member, last_other)
+    if top_only:
+        return thresholds, each, top
+    return thresholds, 2 * each, top + _among_extremes(nonmembers, members, each, lowest=True)
 
 
 def _among_extremes(wanted: Floats, others: Floats, r: Ints, *, lowest: bool = False) -> Ints:
@@ -322,14 +304,6 @@ def _among_extremes(wanted: Floats, others: Floats, r: Ints, *, lowest: bool = F
         fits = (j == low) | (j + ahead <= r)
         low, high = np.where(fits, j, low), np.where(fits, high, j - 1)
     return low
-
-
-def _kth_largest(first: Floats, second: Floats, r: Ints, from_first: Ints) -> Floats:
-    """Return the r-th largest score of both sides, if ``from_first`` of the r largest are in ``first``."""
-    from_second = r - from_first
-    a = np.where(from_first > 0, first[first.size - np.maximum(from_first, 1)], np.inf)
-    b = np.where(from_second > 0, second[second.size - np.maximum(from_second, 1)], np.inf)
-    return np.minimum(a, b)
 
 
 def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.random.Generator:

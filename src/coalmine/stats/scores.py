@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -76,10 +76,9 @@ class Estimate:
     few_scores: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "lower", "upper"):
-            value = getattr(self, name)
-            if value is not None and (math.isnan(value) or value < 0):
-                raise ValueError(f"{name} of {self.method} must be at least 0, got {value}")
+        ends = np.array([self.epsilon, self.lower or 0.0, self.upper or 0.0])
+        if not np.all(ends >= 0):
+            raise ValueError(f"ε of {self.method} and its ends must be at least 0, got {ends}")
         if self.valid and (self.epsilon != self.lower or self.confidence is None):
             raise ValueError(f"{self.method} is marked as a valid bound without a confidence or a lower end at its ε")
 
@@ -134,10 +133,9 @@ def largest(margin: Callable[[float], float], *, floor: float = 0.0, relative: f
     inside, outside = -math.inf, math.inf  # the condition holds up to here, and fails from there on
     margin_inside, margin_outside = -math.inf, math.inf
     streak = 0  # probes in a row at which it held, or failed if negative
-
-    def holds(x: float) -> bool:
-        """Whether the condition holds at x: known from earlier evaluations, or found by closing in on the root."""
-        nonlocal inside, outside, margin_inside, margin_outside, streak
+    low, high, x = floor, math.inf, floor
+    while x <= 1e300:
+        # Whether the condition holds at x is known from earlier evaluations, or found by closing in on the root.
         while inside < x < outside:
             probe, gap = x, outside - inside
             # False position takes far fewer evaluations than halving, unless the margin is flat somewhere.
@@ -155,22 +153,17 @@ def largest(margin: Callable[[float], float], *, floor: float = 0.0, relative: f
             else:
                 outside, margin_outside, streak = probe, value, min(streak, 0) - 1
                 margin_inside /= 2 if streak < -1 else 1
-        return x <= inside
-
-    if not holds(floor):
-        return floor
-    low, high = floor, max(1.0, 2 * floor)
-    while holds(high):
-        low, high = high, 2 * high
-        if high > 1e300:
-            return math.inf
-    while high - low > relative * max(high, 1e-3):
-        middle = (low + high) / 2
-        if holds(middle):
-            low = middle
+        if x <= inside:
+            low = x
         else:
-            high = middle
-    return low
+            high = x
+        if high == math.inf:  # doubling until it fails, then halving
+            x = max(1.0, 2 * low)
+        elif high - low > relative * max(high, 1e-3):
+            x = (low + high) / 2
+        else:
+            return low
+    return math.inf
 
 
 FEW = 80
@@ -220,10 +213,6 @@ class Counts:
         """Number of non-members, FP + TN."""
         return self.fp + self.tn
 
-    def plug_in(self, delta: float) -> float:
-        """Return the ε of the observed rates, ignoring sampling error."""
-        return float(epsilon_from_rates(self.tp / self.members, self.fp / self.nonmembers, delta))
-
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -235,6 +224,10 @@ class Scores:
         members: Scores of inserted canaries, shape (m,).
         nonmembers: Scores of held-out canaries, shape (n,). Omit them if ``null`` is given.
         null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
+
+    Attributes:
+        few: Whether a side has fewer than `FEW` scores. An estimate from so few stands for nothing: tests of normality
+            have little power, and ε is far out in the tail.
 
     Raises:
         InputError: If a score is not finite, a side is empty, or ``nonmembers`` and ``null`` are both given or both
@@ -251,17 +244,22 @@ class Scores:
     members: Floats
     nonmembers: Floats | None = None
     null: Null | None = None
+    few: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if (self.nonmembers is None) == (self.null is None):
             raise InputError("scores need either non-members or a null distribution, and not both")
         if self.null is not None and not hasattr(self.null, "log_sf"):
             raise InputError(f"null must be a distribution such as CosineNull(1000) or NormalNull(), got {self.null!r}")
-        for name in ("members", "nonmembers"):
-            if getattr(self, name) is not None:
-                ascending = np.sort(finite_list(name, getattr(self, name)))
+        sides = {"members": self.members, "nonmembers": self.nonmembers}
+        few = False
+        for name, side in sides.items():
+            if side is not None:
+                ascending = np.sort(finite_list(name, side))
                 ascending.flags.writeable = False
                 object.__setattr__(self, name, ascending)
+                few |= ascending.size < FEW
+        object.__setattr__(self, "few", few)
 
     @property
     def observed(self) -> Floats:
@@ -269,14 +267,6 @@ class Scores:
         if self.nonmembers is None:
             raise InputError("this needs observed non-members, but the scores have a known null distribution")
         return self.nonmembers
-
-    @property
-    def few(self) -> bool:
-        """Whether a side has fewer than `FEW` scores.
-
-        An estimate from so few stands for nothing: tests of normality have little power, and ε is far out in the tail.
-        """
-        return self.members.size < FEW or (self.nonmembers is not None and self.nonmembers.size < FEW)
 
     def counts(self, threshold: float) -> Counts:
         """Return the confusion matrix of guessing "member" for every score ≥ threshold."""
@@ -353,9 +343,8 @@ def epsilon_from_rates(tpr: ArrayLike, fpr: ArrayLike, delta: float = 0.0) -> Fl
         inf
     """
     tpr, fpr = np.asarray(tpr, dtype=float), np.asarray(fpr, dtype=float)
-    for name, rate in (("TPR", tpr), ("FPR", fpr)):
-        if not np.all((rate >= 0) & (rate <= 1)):
-            raise InputError(f"{name} must be in [0, 1], got {rate}")
+    if not np.all((tpr >= 0) & (tpr <= 1) & (fpr >= 0) & (fpr <= 1)):
+        raise InputError(f"TPR and FPR must be in [0, 1], got {tpr} and {fpr}")
     with np.errstate(divide="ignore"):
         return epsilon_from_log_rates(np.log(tpr), np.log1p(-tpr), np.log(fpr), np.log1p(-fpr), delta)
 
@@ -470,7 +459,8 @@ def plug_in(counts: Counts, *, delta: float = 0.0, threshold: float | None = Non
         >>> round(plug_in(Counts(tp=300, fn=700, fp=50, tn=950)).epsilon, 3)  # ln 6
         1.792
     """
-    return Estimate("plug-in", counts.plug_in(delta), delta=delta, threshold=threshold, assumes=INDEPENDENT)
+    epsilon = float(epsilon_from_rates(counts.tp / counts.members, counts.fp / counts.nonmembers, delta))
+    return Estimate("plug-in", epsilon, delta=delta, threshold=threshold, assumes=INDEPENDENT)
 
 
 def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:

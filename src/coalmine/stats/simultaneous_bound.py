@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Self
 
 import numpy as np
@@ -35,14 +35,13 @@ from coalmine.stats.rank_tests import (
     Design,
     Tests,
     binomial_steps,
-    both_tails,
     central_probability,
     fixed_numbers_factor,
     guessing_scores,
     halves,
+    tail_guesses,
     tail_probability,
     threshold_tests,
-    two_tailed_curve_test,
     two_tailed_tests,
 )
 from coalmine.stats.scores import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate, Scores, largest
@@ -51,6 +50,10 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_para
 # The joint boundary is that of single tests at this share of the whole significance. A lower level would favor larger
 # numbers of guesses over smaller ones. Chosen by simulation; the test is valid for any value.
 _BOUNDARY_LEVEL = 0.4
+
+# Share of the canaries that are guessed about when a whole curve is tested. Unlike a single (ε, δ), which is decided at
+# one place in the tails, a curve can be refuted anywhere, most easily where many canaries are.
+_CURVE_GUESSES = 0.75
 
 _ASSUMES: dict[Design, str] = {"fixed": INDEPENDENT, "coin-flips": f"{INDEPENDENT}; {COIN_FLIPS}"}
 
@@ -88,16 +91,14 @@ def simultaneous(
     check_count("copies", copies)
     alpha = 1 - check_confidence(confidence)
     families = claim_families(scores, design, ApproximateDP(0.0, delta), alpha=alpha)
-    lower, threshold = largest_rejected(families, alpha, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
-    exact = f"{INDEPENDENT}; their null distribution is exact"
-    return Estimate.bound(
-        "simultaneous" if scores.null is None else "exact-null",
-        lower,
-        delta=delta,
-        confidence=confidence,
-        assumes=_ASSUMES[design] if scores.null is None else exact,
-        threshold=threshold,
+    levels = significance_levels(families, alpha)
+    lower, threshold, _ = largest_rejected(
+        families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies))
     )
+    method, assumes = "simultaneous", _ASSUMES[design]
+    if scores.null is not None:
+        method, assumes = "exact-null", f"{INDEPENDENT}; their null distribution is exact"
+    return Estimate.bound(method, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
 
 
 def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidence: float = 0.95) -> float:
@@ -194,16 +195,11 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Desig
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected(claim_families(scores, design, GaussianDP(0.0)), alpha, GaussianDP)
-    lower = float(epsilon_gdp(mu, delta))
+    families = claim_families(scores, design, GaussianDP(0.0))
+    mu, threshold, _ = largest_rejected(families, significance_levels(families, alpha), GaussianDP)
+    lower, assumes = float(epsilon_gdp(mu, delta)), f"{_ASSUMES[design]}; {GAUSSIAN}"
     return Estimate.bound(
-        "gdp",
-        lower,
-        delta=delta,
-        confidence=confidence,
-        assumes=f"{_ASSUMES[design]}; {GAUSSIAN}",
-        threshold=threshold,
-        valid=False,
+        "gdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
     )
 
 
@@ -240,7 +236,7 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     second: list[Tests] = []
     for tests, half in zip((first, second), halves(scores.members, scores.observed, seed), strict=True):
         tests += [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
-    _, best = _search(first, [alpha] * len(first), lambda epsilon: ApproximateDP(epsilon, delta), relative=1e-3)
+    _, _, best = largest_rejected(first, [alpha, alpha], lambda epsilon: ApproximateDP(epsilon, delta), relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
         family = second[best[0]]
@@ -252,38 +248,27 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
 
 
 def largest_rejected(
-    families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve]
-) -> tuple[float, float | None]:
-    """Return the largest claim that some test rejects, and that test's threshold (None if no test rejects anything).
+    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], relative: float = 1e-10
+) -> tuple[float, float | None, tuple[int, int] | None]:
+    """Return the largest claim that some test rejects at its family's level, its threshold, and (family, index).
 
-    It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
+    The last two are None if no test rejects anything. If the levels of all tests sum to α, the claim exceeds the truth
+    with probability at most α, by a union bound.
     """
-    bound, best = _search(families, significance_levels(families, alpha), claim)
-    threshold = math.nan if best is None else float(families[best[0]].thresholds[best[1]])
-    return bound, None if math.isnan(threshold) else threshold
-
-
-def _search(
-    families: Sequence[Tests],
-    levels: Sequence[float],
-    claim: Callable[[float], Curve],
-    relative: float = 1e-10,
-) -> tuple[float, tuple[int, int] | None]:
-    """Return the largest claim that some test rejects at its family's level, and that test as (family, index)."""
-    bound, best = 0.0, None
+    bound, threshold, best = 0.0, math.nan, None
     for f, (family, level) in enumerate(zip(families, levels, strict=True)):
         if family.thresholds.size == 0:
             continue
-
-        def margin(parameter: float, family: Tests = family, level: float = level) -> float:
-            return float(np.min(family.margins(claim(parameter), level)))
-
         # Starting at the bound of earlier families: a family that rejects nothing there cannot raise it.
-        reached = largest(margin, floor=bound, relative=relative)
+        reached = largest(
+            lambda x, family=family, level=level: float(np.min(family.margins(claim(x), level))),  # type: ignore[misc]
+            floor=bound,
+            relative=relative,
+        )
         if reached > bound:
-            rejecting = family.margins(claim(reached), level) <= 0
-            bound, best = reached, (f, int(np.argmax(rejecting)))
-    return bound, best
+            rejecting = int(np.argmax(family.margins(claim(reached), level) <= 0))
+            bound, best, threshold = reached, (f, rejecting), float(family.thresholds[rejecting])
+    return bound, None if math.isnan(threshold) else threshold, best
 
 
 def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
@@ -309,7 +294,7 @@ def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float
         level = _BOUNDARY_LEVEL * alpha
         families.insert(0, JointBoundary.at(scores, design, level=level, delta=claim.delta))
     elif design == "coin-flips":  # two-tailed tests of other curves are proved for coin flips only
-        families.insert(0, two_tailed_curve_test(scores))
+        families.insert(0, two_tailed_tests(scores, design, _CURVE_GUESSES, np.inf))
     return families
 
 
@@ -351,7 +336,7 @@ class JointBoundary(Tests):
         """Return the test, with the boundary of (·, delta)-DP at significance ``level``."""
         members, nonmembers, kept = guessing_scores(scores, design)
         canaries = members.size + nonmembers.size
-        thresholds, guesses, right = both_tails(members, nonmembers, canaries // 2, _RATIO)
+        thresholds, guesses, right = tail_guesses(members, nonmembers, canaries // 2, _RATIO)
         # The score to report: at the number of guesses that bounds ε best, leaving δ aside.
         rate = np.where(right > 0, special.betaincinv(np.maximum(right, 1), guesses - right + 1, level), 0.0)
         best = np.argsort(-rate, kind="stable")[:1]
@@ -362,21 +347,23 @@ class JointBoundary(Tests):
         """Number of right guesses that counts as a crossing, for each number of guesses."""
         guesses = self.guesses
 
-        def p_values(right: Ints, epsilon: float) -> Floats:
-            # Of each number of guesses alone; coarse ones, since they only define the boundary.
-            return tail_probability(guesses, right, self.canaries, ApproximateDP(epsilon, self.delta), steps=16)
-
+        # Of each number of guesses alone; coarse ones, since they only define the boundary.
+        p_values = partial(tail_probability, guesses, canaries=self.canaries, steps=16)
         # Rounded down, which moves the boundary down and the p-value up.
         with np.errstate(divide="ignore"):
             best = largest(
-                lambda epsilon: float(np.log(np.min(p_values(self.right, epsilon)) / self.level)), relative=1e-4
+                lambda epsilon: float(
+                    np.log(np.min(p_values(self.right, claim=ApproximateDP(epsilon, self.delta))) / self.level)
+                ),
+                relative=1e-4,
             )
+        claim = ApproximateDP(best, self.delta)
         # A bisection for the least number of right guesses that rejects as much; one more than the number of guesses
         # where not even right guesses alone do.
         low, high = np.zeros_like(guesses), guesses + 1
         while np.any(searching := low < high):
             middle = (low + high) // 2
-            rejected = p_values(np.minimum(middle, guesses), best) <= self.level
+            rejected = p_values(np.minimum(middle, guesses), claim=claim) <= self.level
             high = np.where(searching & rejected, middle, high)
             low = np.where(searching & ~rejected, middle + 1, low)
         # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
@@ -442,7 +429,13 @@ def first_crossings(guesses: Ints, boundary: Ints, q: float, given_away: Floats,
     previous, started = 0, 0
     for j, (total, limit) in enumerate(zip(guesses.tolist(), boundary.tolist(), strict=True)):
         shift, steps = _binomial(total - previous, q)
-        low, walk = low + shift, _convolve(walk, steps)
+        low, size = low + shift, walk.size + steps.size - 1
+        if min(walk.size, steps.size) < _LARGE:
+            walk = np.convolve(walk, steps)
+        else:
+            length = 1 << (size - 1).bit_length()
+            product = np.fft.irfft(np.fft.rfft(walk, length) * np.fft.rfft(steps, length), length)
+            walk = np.maximum(product[:size], 0.0)
         # Walks that start within this step; all its guesses up to the start are right.
         stop = int(np.searchsorted(given_away, total, side="right"))
         for start, weight in zip(given_away[started:stop], mass[started:stop], strict=True):
@@ -486,13 +479,3 @@ def _log_choose(trials: int) -> Floats:
     """Return the logarithms of the binomial coefficients; kept, since a search asks for them at many rates."""
     log_factorial = special.gammaln(np.arange(trials + 1) + 1.0)
     return np.asarray(log_factorial[-1] - log_factorial - log_factorial[::-1])
-
-
-def _convolve(first: Floats, second: Floats) -> Floats:
-    """Return the distribution of a sum from the distributions of its two parts."""
-    if min(first.size, second.size) < _LARGE:
-        return np.convolve(first, second)
-    size = first.size + second.size - 1
-    length = 1 << (size - 1).bit_length()
-    product = np.fft.irfft(np.fft.rfft(first, length) * np.fft.rfft(second, length), length)
-    return np.maximum(product[:size], 0.0)

@@ -12,11 +12,12 @@ from coalmine.methods.ldp.distinguishers import Trials, toss_coins, white_box
 from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, PrivUnit2
 from coalmine.stats import Counts
+from coalmine.stats.scores import plug_in
 from ldp_games import EPSILONS, at_angle, dummy
 
 
 def test_the_papers_example_of_equation_3_is_ln_8():
-    assert Counts(tp=80, fn=20, fp=10, tn=90).plug_in(0.0) == pytest.approx(math.log(8))
+    assert plug_in(Counts(tp=80, fn=20, fp=10, tn=90)).epsilon == pytest.approx(math.log(8))
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -40,7 +41,7 @@ def test_cosines_distinguish_two_gradients_by_their_angle_and_norms(angle, lengt
 
 def test_the_likelihood_ratio_shows_all_of_epsilon_where_cosines_show_a_quarter():
     trials = white_box(at_angle(math.pi / 2), LDPSGD(epsilon=4.0), 50_000, np.random.default_rng(2))
-    assert trials["white-box"].counts.plug_in(0.0) < 1.2
+    assert plug_in(trials["white-box"].counts).epsilon < 1.2
     bound = estimates([trials["likelihood-ratio"]], delta=0.0, confidence=0.95)[0]
     assert 0.93 * 4 < bound.lower <= 4
 

@@ -24,7 +24,7 @@ from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.local import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
-from coalmine.results.finding import Check, Finding
+from coalmine.results.verdict import Check, Finding
 
 _EXAMPLES = "num-examples"
 _CLIENTS = 5  # an odd number, so that one client decides a median

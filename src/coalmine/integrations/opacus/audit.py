@@ -29,9 +29,8 @@ from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
-from coalmine.results.finding import Check, Finding
 from coalmine.results.result import Result
-from coalmine.results.verdict import EXAMPLE, USER
+from coalmine.results.verdict import EXAMPLE, USER, Check, Finding
 from coalmine.vectors import VectorKind, flat
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim

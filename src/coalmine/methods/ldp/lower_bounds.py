@@ -30,7 +30,7 @@ from coalmine.results.result import Result, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Counts, Estimate, Guesses, Scores, simultaneous
 from coalmine.stats.exact_tests import TrialGuesses
-from coalmine.stats.one_run import guess_families, one_run, one_run_from_guesses
+from coalmine.stats.one_run import guess_families, one_run
 from coalmine.stats.scores import epsilon_from_counts, plug_in
 from coalmine.stats.simultaneous_bound import joint_p_value, p_value
 from coalmine.stats.tradeoff import ApproximateDP
@@ -143,7 +143,7 @@ def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -
 
 def _bounds(trials: Sequence[Trials], delta: float, significance: dict[str, float]) -> list[Estimate]:
     """Return the three bounds, each at its own significance."""
-    guesses = one_run_from_guesses(total_guesses(trials), delta=delta, confidence=1 - significance["one-run"])
+    guesses = one_run(total_guesses(trials), delta=delta, confidence=1 - significance["one-run"])
     rates = epsilon_from_counts(total_counts(trials), delta=delta, confidence=1 - significance["clopper-pearson"])
     bounds = [replace(guesses, assumes=ASSUMES), replace(rates, assumes=ASSUMES)]
     scores, confidence = split_scores(trials), 1 - significance["ranks"]
@@ -262,7 +262,7 @@ def _rates_p_value(counts: Counts, claim: Claim) -> float:
 
 def empirical_epsilons(trials: Sequence[Trials], delta: float) -> Floats:
     """Return the paper's ε_empirical (Eq. 3) of each measurement."""
-    return np.array([measurement.counts.plug_in(delta) for measurement in trials])
+    return np.array([plug_in(measurement.counts, delta=delta).epsilon for measurement in trials])
 
 
 def spread(epsilons: Floats) -> float:

@@ -27,9 +27,8 @@ from coalmine.methods.one_shot.canaries import check_room, draw_members, family_
 from coalmine.methods.one_shot.scores import cosine_null, cosines
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
-from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.results.result import Result, common_delta
-from coalmine.results.verdict import APPLICATION
+from coalmine.results.verdict import APPLICATION, CHECK_RATE, Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull, sigma_gaussian
 from coalmine.stats.gaussian import epsilon_gaussian

@@ -45,10 +45,9 @@ from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
 from coalmine.protocol import Audit, Release, Vector, View
-from coalmine.results.finding import Finding
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
-from coalmine.results.verdict import USER
+from coalmine.results.verdict import USER, Finding
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
