@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_positive, did_you_mean
-from coalmine.vectors import is_float
+from coalmine.vectors import is_float, is_tensor
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -58,7 +58,7 @@ class Layers:
         """
         if isinstance(spec, Layers):
             return spec
-        if isinstance(spec, list | tuple):
+        if isinstance(spec, list | tuple | Iterator):
             spec = {f"tensor {i}": getattr(size, "shape", size) for i, size in enumerate(spec)}
         elif hasattr(spec, "named_parameters"):
             spec = {name: value for name, value in spec.named_parameters() if value.requires_grad}
@@ -179,6 +179,26 @@ class Layers:
         if self.dim != dim:
             raise InputError(f"the layers have {self.dim:,} parameters, but the audit is for {dim:,}")
         return self
+
+
+def read_model(model: Any) -> tuple[int, Layers | None]:
+    """Return the number of parameters of a model, and its tensors if they are known.
+
+    Args:
+        model: The number of parameters, one flat array or tensor, or whatever `Layers.of` accepts; also an iterator
+            such as ``module.parameters()``.
+
+    Example:
+        >>> read_model(100), read_model({"weight": 80, "bias": 20})[0]
+        ((100, None), 100)
+    """
+    layers, number = None, model
+    if is_tensor(model) or isinstance(model, np.ndarray):
+        number = math.prod(model.shape)
+    elif not isinstance(model, int | float | str | np.generic):
+        layers = Layers.of(model)
+        number = layers.dim
+    return check_count("the number of parameters", number, least=2), layers
 
 
 def _listed(parts: Sequence[str]) -> str:

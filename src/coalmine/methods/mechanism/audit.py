@@ -23,8 +23,8 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.methods.one_shot.canaries import check_room, draw_members, family_for, update_canaries
-from coalmine.methods.one_shot.scores import cosine_null, cosines
+from coalmine.methods.one_shot.canaries import FAMILIES, choose_family, draw_members
+from coalmine.methods.one_shot.scores import compared, cosine_null
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
@@ -210,9 +210,8 @@ class _FirstCall:
 
 def _first_call(applied: Callable[[Vector], Array], *, dim: int, canaries: int, norm: str, seed: int) -> _FirstCall:
     """Apply a mechanism once to a sum of random unit vectors (Andrew et al., 2023, Section 3)."""
-    family = family_for(dim, 2 * canaries)
-    check_room(family, dim, 2 * canaries)
-    updates = update_canaries(family, dim=dim, count=2 * canaries, seed=seed)
+    family = choose_family(None, dim, 2 * canaries)
+    updates = FAMILIES[family](dim=dim, count=2 * canaries, seed=seed)
     members = draw_members(canaries, design="fixed", seed=seed)
     # Over √dim, updates of ℓ₂ norm 1 have an ℓ₁ norm of 1 at most.
     shorter = 1.0 if norm == "l2" else dim**-0.5
@@ -226,8 +225,8 @@ def _first_call(applied: Callable[[Vector], Array], *, dim: int, canaries: int, 
     elif largest > 1e15:  # a cosine has no units, and squares must stay finite
         released = released / largest
     length = float(np.linalg.norm(released.astype(np.float64)))
-    scores = cosines(updates, released.astype(np.float32), length)
-    return _FirstCall(scores, members, cosine_null(updates), family, warnings)
+    dots, lengths, _ = compared(updates, released.astype(np.float32), length)
+    return _FirstCall(dots / lengths, members, cosine_null(updates), family, warnings)
 
 
 def _applied(mechanism: MechanismFunction, dim: int, total: Vector) -> Array:

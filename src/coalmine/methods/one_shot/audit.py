@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -26,24 +27,22 @@ from coalmine.claims.sampling import (
     Sampling,
     parse_sampling,
 )
-from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
-from coalmine.layers import Layers, LayerSpec
+from coalmine.errors import CanaryWarning, InputError, check_count, check_kind, check_number, check_positive
+from coalmine.layers import Layers, LayerSpec, read_model
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.canaries import (
     FAMILIES,
     CanarySet,
     PlantedCanaries,
-    check_room,
+    choose_family,
     clip_scale,
-    family_for,
+    extra_noise,
     largest_clip_norm,
     noise_scale,
     warn_if_crowded,
-    warn_if_loud,
 )
-from coalmine.methods.one_shot.scores import SCORES, find_score
+from coalmine.methods.one_shot.scores import ADVERSARIES, SCORES, SMALLEST_REMAINDER, find_score, parse_view
 from coalmine.methods.one_shot.strata import StrataEvidence
-from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
@@ -51,7 +50,7 @@ from coalmine.results.verdict import USER, Finding
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import CPU, AnyVector, VectorKind, check_flat, dot, flat, is_tensor, on
+from coalmine.vectors import CPU, AnyVector, VectorKind, check_flat, dot, flat, on
 
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
 
@@ -129,7 +128,9 @@ class OneShot(Audit):
         noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.dim, self._kind, tensors = _read_model(model)
+        model = list(model) if isinstance(model, Iterator) else model  # module.parameters() can be read only once
+        self.dim, tensors = read_model(model)
+        self._kind = VectorKind.of(model)
         self.rounds = check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
@@ -145,24 +146,18 @@ class OneShot(Audit):
         self._rates = [self.participation.expected(count, self.rounds, t) / count for t in range(self.rounds)]
         self._drawn: dict[int, Ints] = {}  # canaries of each round, where the training draws them itself
         self._largest_draw: FixedSize | None = None
-        self.family: str = family or family_for(self.dim, count)
-        check_room(self.family, self.dim, count)
+        self.family: str = choose_family(family, self.dim, count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
         self._noise_scale: Vector | None = None
         if noise_per_layer is not None:
             self._noise_scale = noise_scale(noise_per_layer, known_layers)
-        self._draw_canaries(known_layers, scale=self._noise_scale)
+        self._drawn_as: Any = {"dim": self.dim, "canaries": self.canaries, "design": design, "seed": self.seed}
+        self._canaries = CanarySet(family=self.family, layers=known_layers, scale=self._noise_scale, **self._drawn_as)
         self.members = self._canaries.members
         self._plants = True
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
-
-    def _draw_canaries(self, layers: Layers | None, scale: Vector | None) -> None:
-        self._canaries = CanarySet(
-            dim=self.dim, canaries=self.canaries, family=self.family, design=self.design, layers=layers,
-            seed=self.seed, scale=scale,
-        )  # fmt: skip
 
     def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
@@ -178,12 +173,11 @@ class OneShot(Audit):
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
         layers, scale, noise = self._canaries.layers, self._canaries.scale, self._noise_scale
         self._names = () if layers is None else tuple(layers.names)
-        if needs_initial(view) != (initial is not None):
-            raise InputError(
-                f"the view {view} compares models: pass initial=, the model before the first round"
-                if initial is None
-                else f"the view {view} does not compare models: leave out initial="
-            )
+        compares = view not in ("final", "updates")
+        if compares and initial is None:
+            raise InputError(f"the view {view} compares models: pass initial=, the model before the first round")
+        if initial is not None and not compares:
+            raise InputError(f"the view {view} does not compare models: leave out initial=")
         self._initial: Vector | None = None
         if initial is not None:
             start = check_flat(flat(initial, self._names), "the initial model", self.dim)
@@ -209,6 +203,10 @@ class OneShot(Audit):
         if noise is not None:
             self._weights = noise**-2 if scale is None else scale / noise**2
         self._checks = TrainingChecks(self.dim, self.rounds, self.seed, layers, noise)
+        names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
+        self._config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
+        if self.noise_per_layer is not None:
+            self._config["noise_per_layer"] = self.noise_per_layer
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
@@ -256,7 +254,14 @@ class OneShot(Audit):
         due = self.canaries * max(self._rates)
         if clients is not None:
             warn_if_crowded(due, clients)
-        warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
+        if noise_multiplier > 0 and due > self.dim * noise_multiplier**2:
+            factor = 1 + extra_noise(due, dim=self.dim, noise_multiplier=noise_multiplier)
+            warnings.warn(
+                f"{due:,.4g} canaries in {self.dim:,} dimensions make the noise of a round {factor:.2g} times as "
+                "large, which costs accuracy: use fewer canaries. `coalmine plan` shows how many you need",
+                CanaryWarning,
+                stacklevel=2,
+            )
 
     def describe(
         self,
@@ -276,7 +281,7 @@ class OneShot(Audit):
                 scale = clip_scale(clip_norms, named)
             stratified = named if known is None and stratify and not self._planted.any() else known
             if clip_norms is not None or stratified is not known:
-                self._draw_canaries(stratified, scale)
+                self._canaries = CanarySet(family=self.family, layers=stratified, scale=scale, **self._drawn_as)
                 self._watch(self.view, self.score, self._initial)
             if known is None:
                 self._checks.layers = named
@@ -409,7 +414,7 @@ class OneShot(Audit):
             self._evidence.end_epoch()
         self._observed[round] = True
         self._due = np.zeros_like(self._due)
-        if self._previous is not None and not shows_one_release(self._view):
+        if self._previous is not None and (self._view.every is not None or self._view.at):
             self._previous = copy.deepcopy(vector)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
@@ -492,13 +497,13 @@ class OneShot(Audit):
         """
         if not self._observed.any():
             raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
-        values = self._evidence.scores()
+        values = self._evidence.evidence()[0]
         scored, members = ~np.isnan(values), self.members[: len(values)]
         return values[scored & members], values[scored & ~members]
 
     def null(self) -> Null | None:
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
-        return self._evidence.null()
+        return self._evidence.evidence()[1]
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""
@@ -539,8 +544,9 @@ class OneShot(Audit):
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
             tested = self.tested_claim(claim)
-        inserted, held_out = self.scores()
-        null = self.null()
+        values, null, separation = self._evidence.evidence()
+        scored, members = ~np.isnan(values), self.members[: len(values)]
+        inserted, held_out = values[scored & members], values[scored & ~members]
         evidence = canary_evidence(
             inserted,
             held_out,
@@ -550,9 +556,9 @@ class OneShot(Audit):
             delta=common_delta(delta, tested),
             confidence=confidence,
             claim=tested,
-            expected=self._evidence.expected_separation(),
+            expected=separation,
         )
-        test, warnings = normality(inserted, "inserted")
+        test, cautions = normality(inserted, "inserted")
         like_members = claim is None or self.participation == (self.members_participation or claim.sampling)
         if not like_members:
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
@@ -564,7 +570,7 @@ class OneShot(Audit):
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
         check_terms, check_arrays = self._checks.stored()
-        config = self._config()
+        config = dict(self._config)
         # The clip norm that `plant` was told: one number, the range of several, or none.
         clips = self._clip_norms[~np.isnan(self._clip_norms)]
         if clips.size:
@@ -573,11 +579,12 @@ class OneShot(Audit):
             if math.isinf(high):
                 config["clip_norm"] = "none"
         self._finished = True
+        kind, _, rounds = self.view.partition(":")
         return Result(
             method="one-shot",
             view=self.view,
             unit=USER,
-            adversary=adversary(self.view),
+            adversary=ADVERSARIES[kind].format(rounds),
             score_name=self.score,
             seed=self.seed,
             estimates=evidence.estimates,
@@ -590,7 +597,7 @@ class OneShot(Audit):
             checks=checks,
             findings=findings,
             ceiling=evidence.ceiling,
-            warnings=[*warnings, *self._warnings(tested), *self.notes],
+            warnings=[*cautions, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             config=config,
         )
@@ -599,7 +606,7 @@ class OneShot(Audit):
         """Yield what to be careful with in the result."""
         if self._evidence.is_silent:
             yield "no canary took part in a round that the view shows, so there is no evidence"
-        if self._evidence.is_noiseless:
+        if self._evidence.least_noise < SMALLEST_REMAINDER:
             yield (
                 "no noise detected: beside canaries, a release contains only rounding errors, and the lower bound is "
                 "the largest that scores of this precision can show"
@@ -698,30 +705,4 @@ class OneShot(Audit):
         start = ""
         if self._initial is not None:
             start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
-        return f"OneShot({self._config()}, initial={start})"
-
-    def _config(self) -> dict[str, Any]:
-        names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
-        config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
-        if self.noise_per_layer is not None:
-            config["noise_per_layer"] = self.noise_per_layer
-        return config
-
-
-def _read_model(model: Any) -> tuple[int, VectorKind, Layers | None]:
-    """Return the number of parameters, what vectors to give, and the tensors of the model if they are known."""
-    if isinstance(model, int | float | str | np.generic):
-        number: Any = model
-        return check_count("the number of parameters", number, least=2), VectorKind(), None
-    if is_tensor(model) or hasattr(model, "__array__"):
-        size = check_count("the number of parameters", int(math.prod(model.shape)), least=2)
-        return size, VectorKind.of(model), None
-    if isinstance(model, Iterator):  # such as module.parameters(), which can be read only once
-        model = list(model)
-    if not (hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple)):
-        raise InputError(
-            "model must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
-            f"one flat tensor), got {type(model).__name__}"
-        )
-    layers = Layers.of(model)
-    return check_count("the number of parameters", layers.dim, least=2), VectorKind.of(model), layers
+        return f"OneShot({self._config}, initial={start})"

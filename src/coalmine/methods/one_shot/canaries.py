@@ -40,25 +40,28 @@ FAMILIES: dict[str, type[UpdateCanaries]] = {
 }
 
 
-def family_for(dim: int, count: int) -> str:
-    """Return the default family: orthogonal canaries if they leave half of the space free.
+def choose_family(family: str | None, dim: int, count: int) -> str:
+    """Return a family that has room for the canaries, inserted and held out.
+
+    Args:
+        family: Name of the family. By default orthogonal canaries, if they leave half of the space free: with less, the
+            remainder says little about a release's length.
+        dim: Number of parameters.
+        count: Number of canaries.
+
+    Raises:
+        InputError: If there is no such family, or if there are too many canaries for the dimension.
 
     Example:
-        >>> family_for(5_000, 200), family_for(1_000, 200), family_for(30, 200)
+        >>> choose_family(None, 5_000, 200), choose_family(None, 1_000, 200), choose_family(None, 30, 200)
         ('hadamard', 'orthogonal', 'gaussian')
     """
-    if 2 * count > dim:
-        return "gaussian"
-    return "hadamard" if dim >= _HADAMARD_FROM else "orthogonal"
-
-
-def check_room(family: str, dim: int, count: int) -> None:
-    """Raise if there are too many canaries for the dimension.
-
-    Orthogonal canaries must leave at least half of the space free, or the remainder says little about a release's
-    length. Gaussian ones must not take far more time than anyone would wait.
-    """
-    if family != "gaussian" and 2 * count > dim:
+    crowded = 2 * count > dim
+    default = "hadamard" if dim >= _HADAMARD_FROM else "orthogonal"
+    family = family or ("gaussian" if crowded else default)
+    if family not in FAMILIES:
+        raise InputError(f'unknown family "{family}" of update canaries. {did_you_mean(family, FAMILIES)}')
+    if FAMILIES[family].orthonormal and crowded:
         raise InputError(
             f"{count:,} {family} canaries, inserted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
             "use fewer canaries or family=gaussian"
@@ -68,6 +71,7 @@ def check_room(family: str, dim: int, count: int) -> None:
             f"{count:,} gaussian canaries, inserted and held out, in {dim:,} dimensions take {count * dim:.2g} random "
             f"numbers for each release, more than {_MOST_NUMBERS:.0e} (about a minute): use fewer canaries"
         )
+    return family
 
 
 def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCanaries:
@@ -198,7 +202,7 @@ class CanarySet:
         if layers is not None:
             self.strata = draw_strata(layers, count=self.count, seed=seed)
         count = self.strata[0].indices.start if self.strata else self.count
-        self.dense = update_canaries(family, dim=dim, count=count, seed=seed)
+        self.dense = FAMILIES[family](dim=dim, count=count, seed=seed)
         self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
     def total(self, members: Sequence[int], device: Device = CPU) -> Vector:
@@ -337,25 +341,6 @@ def warn_if_crowded(canaries: float, clients: float, *, advice: str | None = Non
     warnings.warn(
         f"{canaries:,.4g} canaries beside {clients:,.4g} clients in a round: it moves the model only {share:.2g} times "
         f"as far as without canaries, which costs accuracy; {advice}. `coalmine plan` shows how many canaries you need",
-        CanaryWarning,
-        stacklevel=3,
-    )
-
-
-def warn_if_loud(canaries: float, *, dim: int, noise_multiplier: float) -> None:
-    """Warn before a training if its canaries add more noise than its mechanism does.
-
-    Args:
-        canaries: Expected number of inserted canaries in a round.
-        dim: Number of parameters.
-        noise_multiplier: The mechanism's noise multiplier. Without noise there is nothing to compare with.
-    """
-    if noise_multiplier == 0 or canaries <= dim * noise_multiplier**2:
-        return
-    factor = 1 + extra_noise(canaries, dim=dim, noise_multiplier=noise_multiplier)
-    warnings.warn(
-        f"{canaries:,.4g} canaries in {dim:,} dimensions make the noise of a round {factor:.2g} times as large, which "
-        "costs accuracy: use fewer canaries. `coalmine plan` shows how many you need",
         CanaryWarning,
         stacklevel=3,
     )

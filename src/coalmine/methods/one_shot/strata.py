@@ -17,7 +17,6 @@ from coalmine.claims.sampling import Sampling
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.scores import Max, Score, Sum
-from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.seeds import generator
 from coalmine.vectors import CPU, Device, on
@@ -132,7 +131,8 @@ class StrataEvidence:
         sizes = np.array([len(stratum.coordinates) for stratum in strata])
         self._starts = np.cumsum(sizes) - sizes
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
-        score = Max if shows_one_release(view) or not shared_rounds else Sum
+        several = view.every is not None or len(view.at) > 0
+        score = Sum if several and shared_rounds else Max
         self._scores: list[Score] = []
         for stratum in strata:
             self._scores.append(score(stratum.canaries, participation=participation, shared_rounds=shared_rounds))
@@ -150,9 +150,9 @@ class StrataEvidence:
         """Return how likely a held-out canary scores as high as each inserted one, by tensor."""
         chances: dict[str, Floats] = {}
         for stratum, score in zip(self._strata, self._scores, strict=True):
-            null = score.null()
+            values, null, _ = score.evidence()
             if null is not None:
-                scores = score.scores()[self._members[stratum.indices]]
+                scores = values[self._members[stratum.indices]]
                 tails = np.exp(null.log_sf(scores[np.isfinite(scores)]))
                 if len(tails):
                     chances[stratum.name] = np.maximum(tails, _LEAST_CHANCE)

@@ -22,7 +22,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.methods.one_shot.views import parse_view
+from coalmine.methods.one_shot.scores import parse_view
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import EXAMPLE
