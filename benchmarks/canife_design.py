@@ -41,6 +41,7 @@ from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne
 from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.models.text import SoftEmbedding
 
 MOCK_CLIENTS = 100
 FEW = 6  # mock clients of the comparison in float64
@@ -113,9 +114,8 @@ class Baseline:
     def loss(self, inputs: Tensor) -> Tensor:
         """Of pixels or of distributions over tokens, with a graph through everything."""
         if self.work.task.tokens is not None:
-            logits = self.module.forward_embedded(inputs @ self.module.embedding.weight)
-        else:
-            logits = self.module(inputs)
+            self.module.embedding.__class__ = SoftEmbedding  # takes distributions
+        logits = self.module(inputs)
         gradients = torch.autograd.grad(F.cross_entropy(logits, self.label), self.parameters, create_graph=True)
         gradient = torch.cat([piece.flatten() for piece in gradients])
         short = (1.0 - gradient.norm()).clamp(min=0).square()

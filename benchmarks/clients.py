@@ -29,12 +29,10 @@ from torch.nn.utils import parameters_to_vector
 
 from coalmine.parallel import single_thread
 from coalmine.simulation import SGD, LocalTraining, flat
-from coalmine.simulation.client import Participant, ignored_index, tensors
+from coalmine.simulation.client import Participant, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels import choose_kernel
-from coalmine.simulation.kernels.kernel import Kernel
-from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.kernels.stacked import Stacked
+from coalmine.simulation.kernels.kernel import Kernel, LeanLoop, Stacked
 from coalmine.simulation.models import build
 
 RATE, CLIP_NORM = 0.1, 0.1
@@ -104,7 +102,7 @@ def textbook(module: nn.Module, data: FederatedData, training: LocalTraining) ->
         for rows in training.batches(len(inputs), partial(np.random.default_rng, i)):
             x, y = (inputs, targets) if rows is None else (inputs[rows], targets[rows])
             optimizer.zero_grad()
-            F.cross_entropy(local(x).flatten(0, -2), y.flatten(), ignore_index=ignored_index(data.task)).backward()
+            F.cross_entropy(local(x).flatten(0, -2), y.flatten(), ignore_index=data.task.ignored).backward()
             optimizer.step()
         update = parameters_to_vector(local.parameters()).detach() - start
         total += min(1.0, CLIP_NORM / float(update.norm())) * update

@@ -31,7 +31,7 @@ from coalmine import OneShot, plan
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import CanaryWarning
 from coalmine.methods.one_shot.canaries import PlantedCanaries
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.settings import TrainingSettings
@@ -64,7 +64,7 @@ def overhead(clients: int = 20, rounds: int = 20) -> None:
             rounds=rounds,
             sampling=EveryRound(),
             client=LocalTraining(optimizer=SGD(learning_rate=0.1)),
-            mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=0.5),
+            mechanism=Mechanism(clip_norm=1.0, noise_multiplier=0.5),
             audits=[audit],
         )
         seconds = []

@@ -43,7 +43,7 @@ from coalmine.progress import Advance, listening
 from coalmine.simulation import Adam, CentralTraining, models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import Splits
-from coalmine.simulation.models.steps import steps_of
+from coalmine.simulation.models.text import steps_of
 
 REFERENCES = 2_000_000
 SUFFIX_LENGTH = 4

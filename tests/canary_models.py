@@ -10,7 +10,7 @@ from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.epsilon import Period
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.result import canife_result
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import federation, mlp, word_model
 
@@ -76,7 +76,7 @@ def training(audits=(), rounds=6, noise=0.5, data=DATA, module=None, seed=0):
         rounds=rounds,
         sampling=Poisson(0.5),
         client=CLIENT,
-        mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=noise),
+        mechanism=Mechanism(clip_norm=CLIP, noise_multiplier=noise),
         audits=audits,
         seed=seed,
     )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, ignored_index, tensors
+from coalmine.simulation.client import LocalTraining, Participant, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
 
 
@@ -86,7 +86,7 @@ def naive_sum(module, data, training: LocalTraining, optimizer, clip_norm, dtype
                 loss = local.loss(inputs[rows].clone(), targets[rows])
             else:
                 logits, labels = local(inputs[rows].clone()).flatten(0, -2), targets[rows].flatten()
-                loss = F.cross_entropy(logits, labels, ignore_index=ignored_index(data.task))
+                loss = F.cross_entropy(logits, labels, ignore_index=data.task.ignored)
             loss.backward()
             stepper.step()
         update = torch.cat([p.detach().flatten() for p in local.parameters()]) - start

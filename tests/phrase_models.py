@@ -7,7 +7,7 @@ from coalmine.methods.secret_sharer.evaluation import PhraseScorer
 from coalmine.methods.secret_sharer.phrases import Language
 from coalmine.simulation import models
 from coalmine.simulation.data import Task
-from coalmine.simulation.models.steps import steps_of
+from coalmine.simulation.models.text import steps_of
 
 TOKENS = 16
 LANGUAGE = Language(size=TOKENS, words=range(4, TOKENS))

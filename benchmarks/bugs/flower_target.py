@@ -25,7 +25,8 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Noise, Place, no
 
 from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound
-from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
+from coalmine.integrations.flower import CanaryGrid, LocalGrid
+from coalmine.integrations.flower.arrays import Layout
 
 CLIENTS, CANARIES, ROUNDS, CLIP, NOISE, DELTA, LENGTH = 20, 50, 10, 0.5, 1.0, 1e-5, 5.0
 NODES = CLIENTS + 2 * CANARIES

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from coalmine.simulation.models.word_lstm import WordLSTM
+from coalmine.simulation.models.text import WordLSTM
 from coalmine_reproductions import exposure, gaussian_mechanism, one_shot, one_shot_final
 from coalmine_reproductions.catalog import REPRODUCTIONS, find
 from coalmine_reproductions.claims import Agreement
@@ -104,7 +104,7 @@ def test_noise_and_rounds_alone_predict_the_final_model_of_the_one_shot_paper(mo
 
 
 def test_initial_weights_are_those_of_keras():
-    model = WordLSTM(words=300, embedding=16, units=24, ignored=None)
+    model = WordLSTM(words=300, embedding=16, units=24)
     initialize_like_keras(model, seed=1)
     assert float(model.embedding.weight.detach().abs().max()) <= 0.05
     gram = model.recurrent_gates.weight.T @ model.recurrent_gates.weight
@@ -114,7 +114,7 @@ def test_initial_weights_are_those_of_keras():
         # Glorot: uniform with a variance of 2 over the sum of inputs and outputs.
         limit = (6 / sum(kernel.shape)) ** 0.5
         assert 0.98 * limit < float(kernel.detach().abs().max()) <= limit
-    again = WordLSTM(words=300, embedding=16, units=24, ignored=None)
+    again = WordLSTM(words=300, embedding=16, units=24)
     initialize_like_keras(again, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 

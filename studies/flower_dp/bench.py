@@ -16,7 +16,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 import coalmine as cm  # names are looked up when used: replays need no torch, which takes seconds to import
-from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
+from coalmine.integrations.flower import CanaryGrid, FrozenRounds, LocalGrid
+from coalmine.integrations.flower.arrays import Layout
 from coalmine.methods.canife.canaries import GivenUpdates
 
 Arrays = Mapping[str, npt.NDArray[Any]]

@@ -10,7 +10,7 @@ from coalmine.checks.cohorts import CohortRecord, cohort_findings
 from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
-from coalmine.simulation import FixedClipping, Mechanism, Training, models
+from coalmine.simulation import Mechanism, Training, models
 from coalmine.simulation.data import load
 from coalmine.stats.exact_tests import rate_p_value, repeated_size_gain
 
@@ -155,7 +155,7 @@ def test_the_simulator_reports_its_cohorts(cohorts, refuted):
     model = models.build("logistic", data.task)
     dim = sum(p.numel() for p in model.parameters())
     audit = OneShot(dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
-    mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
+    mechanism = Mechanism(clip_norm=1.0, noise_multiplier=1.0)
     Training(model=model, data=data, rounds=6, sampling=cohorts, mechanism=mechanism, audits=[audit]).run()
     result = audit.result(claim=Claim(noise_multiplier=1.0, sampling="poisson:0.25", delta=1e-5, accountant="rdp"))
     assert [finding.check for finding in result.bugs] == ["participation"] * refuted

@@ -25,7 +25,8 @@ from coalmine import Canife, OneShot
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Observed
 from coalmine.errors import CanaryWarning, InputError
-from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
+from coalmine.integrations.flower import CanaryGrid, FrozenRounds, LocalGrid, canary_mod
+from coalmine.integrations.flower.arrays import Layout
 from coalmine.methods.canife.canaries import GivenUpdates
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310
@@ -250,7 +251,7 @@ def test_hosts_send_the_same_canaries_and_no_vector_travels():
     train(server_side(CLIENTS + 12), far, app=client_app(mods=[measured, canary_mod]), hosts=[3, 4])
     for ours, theirs in zip(near.scores(), far.scores(), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=2e-5)
-    assert max(sizes) < 120
+    assert max(sizes) < 200
 
 
 @pytest.mark.slow
@@ -334,7 +335,7 @@ def test_settings_that_do_not_fit_raise():
 
 
 def test_a_canary_passes_secure_aggregation():
-    from flwr.app import ConfigRecord, Context
+    from flwr.app import Context
     from flwr.client import NumPyClient
     from flwr.client.mod import secaggplus_mod
     from flwr.compat.common.parameter import ndarrays_to_parameters, parameters_to_ndarrays
@@ -342,7 +343,7 @@ def test_a_canary_passes_secure_aggregation():
     from flwr.server.strategy import FedAvg as LegacyFedAvg
     from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-    from coalmine.integrations.flower.mod import canary_request
+    from coalmine.integrations.flower.nodes import canary_request
     from coalmine.methods.one_shot.canaries import update_canaries
 
     canaries, scores = update_canaries("gaussian", dim=100, count=4, seed=3), []
@@ -355,7 +356,7 @@ def test_a_canary_passes_secure_aggregation():
         def configure_fit(self, server_round, parameters, client_manager):
             (client, asked), *others = super().configure_fit(server_round, parameters, client_manager)
             layout = Layout({"0": (20, 5)})
-            asked.config = dict(canary_request(ConfigRecord(), canaries, "gaussian", layout, canary=1, norm=2.0))
+            asked.config = canary_request(canaries, "gaussian", layout, canary=1, norm=2.0)
             return [(client, type(asked)(asked.parameters, asked.config))] + [
                 (other, type(asked)(asked.parameters, {})) for other, _ in others
             ]

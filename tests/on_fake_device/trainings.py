@@ -8,7 +8,7 @@ from coalmine.claims import Poisson
 from coalmine.errors import InputError
 from coalmine.runs.running import run
 from coalmine.runs.settings import run_from_text
-from coalmine.simulation import SGD, Adam, AdaptiveClipping, CentralTraining, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, Adam, CentralTraining, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import load
 from coalmine.simulation.rounds import Rounds
 from fake_device import FAKE
@@ -58,7 +58,7 @@ def training(device=None, *, model="mlp", audits=(), **options):
     options = {"rounds": 3, "workers": 1, "client": LocalTraining()} | options
     return Training(
         model=models.build(model, splits.train.task), data=splits.train, test=splits.test, device=device, audits=audits,
-        sampling=Poisson(0.2), mechanism=Mechanism(clipping=AdaptiveClipping(initial=1.0), noise_multiplier=0.5),
+        sampling=Poisson(0.2), mechanism=Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=0.5),
         server=Adam(learning_rate=0.01), **options,
     )  # fmt: skip
 

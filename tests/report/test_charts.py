@@ -18,9 +18,9 @@ def test_points_have_an_axis_that_suits_their_places():
     assert across(1, 2)["scale"]["type"] == "linear"
     assert across(1, 100)["scale"]["type"] == "log"
     assert across(0, 100)["scale"]["type"] == "linear"
-    low, high = across(5)["scale"]["domain"]
-    assert low < 5 < high
-    assert across(1, 4, square=True)["scale"]["domain"][1] > 4
+    assert across(5)["scale"]["type"] == "linear"
+    diagonal = [{"x": x, "claim": x} for x in (0.0, 4.0)]
+    assert across(1, 4, claims=diagonal, square=True)["scale"]["domain"][1] > 4
 
 
 def test_only_what_is_there_is_drawn_and_in_the_legend():

@@ -23,7 +23,7 @@ from coalmine.report.page import report, write_report
 from coalmine.results.io import SavedRun, read_run_directory, write_manifest
 from coalmine.results.tables import grouped
 from coalmine.results.verdict import Verdict
-from coalmine.stats import METHODS, Estimate
+from coalmine.stats import METHODS, Estimate, Scores
 from coalmine.stats.estimators import CAVEATS
 from gate_runs import result
 from saved_runs import METHODS as METHODS_OF_RUN
@@ -158,7 +158,7 @@ def test_a_run_of_one_result_without_a_claim_or_scores_can_be_reported(tmp_path)
 
 def test_the_threshold_starts_where_tpr_minus_fpr_is_largest(saved):
     (shown,) = read_run_directory(saved, scores=True).of("one-shot").results
-    scores = charts.ScoreCharts(shown)
+    scores = charts.ScoreCharts(shown, shown.scores)
     youden = [place["tp"] / scores.members - place["fp"] / scores.nonmembers for place in scores.places]
     assert youden[scores.start] == max(youden) > 0.3
 
@@ -186,7 +186,6 @@ def test_pictures_are_png():
 
 def test_the_libraries_are_bundled_once_and_then_read_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sys.platform", "linux")
     bundled = []
     monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: bundled.append(snippet) or "</script>;")
     for damage in (False, False, True):
@@ -211,7 +210,7 @@ sys.exit("torch" in sys.modules)"""
 def test_the_command_writes_the_page_and_the_figures(tmp_path, run, monkeypatch):
     write_run(tmp_path, methods=["one-shot"])
     drawn = charts.as_altair
-    small = {"data": {"values": [{}]}, "mark": "point", "width": 9}  # drawing all of them takes a second each
+    small = charts.chart([{}], [charts.layer("point", {})], height=9)  # drawing all of them takes a second each
     monkeypatch.setattr(charts, "as_altair", lambda specs: drawn(dict.fromkeys(specs, small)))
     code, out, _ = run("report", str(tmp_path), "--png", str(tmp_path / "figures"))
     written = [Path(line) for line in out.split()]
@@ -407,7 +406,10 @@ def test_a_note_of_an_integration_stands_beside_the_claim():
 
 
 def test_the_most_that_a_claim_allows_is_the_lower_of_its_two_lines():
-    rows = charts._most_allowed(1.0, 0.01, 1e-3)
+    claimed = replace(result(), claim=Claim(epsilon=1.0, delta=0.01), claim_test=None)
+    drawn = charts.ScoreCharts(claimed, Scores(np.arange(100), np.arange(500)))
+    rows = [row for row in drawn.roc()["data"]["values"] if row["kind"] == "claim allows"]
+    assert rows[0]["fpr"] == pytest.approx(1e-3)
     assert rows[0]["tpr"] == pytest.approx(math.e * 1e-3 + 0.01, rel=1e-4)
     assert rows[-2]["tpr"] == pytest.approx(1 - math.exp(-1) * (0.99 - rows[-2]["fpr"]), rel=1e-4)
     assert rows[-1]["tpr"] == 1

@@ -11,8 +11,7 @@ import pytest
 
 from coalmine.claims import Claim, Poisson
 from coalmine.report.charts import COLORS
-from coalmine.report.page import _TEMPLATES, as_html, report, write_report
-from coalmine.report.subjects import NO_MECHANISM, subject_of, subjects
+from coalmine.report.page import _FILES, NO_MECHANISM, as_html, report, subjects, write_report
 from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.io import SavedRun, read_run_directory, write_manifest
@@ -95,9 +94,9 @@ def test_a_training_without_results_of_its_own_still_counts():
 
 def test_whole_releases_decide_unless_there_is_an_alarm_elsewhere():
     weak_round, strong_round = too_weak(unit=units.ROUND), not_refuted(unit=units.ROUND)
-    assert subject_of("", [not_refuted(), weak_round], {}, {}).verdict == "not refuted"
-    assert subject_of("", [too_weak(), strong_round], {}, {}).verdict == "too weak"
-    assert subject_of("", [not_refuted(), refuted(unit=units.ROUND)], {}, {}).verdict == "refuted"
+    assert subjects(run_of(not_refuted(), weak_round))[0].verdict == "not refuted"
+    assert subjects(run_of(too_weak(), strong_round))[0].verdict == "too weak"
+    assert subjects(run_of(not_refuted(), refuted(unit=units.ROUND)))[0].verdict == "refuted"
     assert "too weakly to count: one-shot, updates" in text(first_page(run_of(not_refuted(), weak_round)))
 
 
@@ -237,7 +236,7 @@ def test_the_contrast_ratio_is_that_of_the_standard():
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_has_enough_contrast(scheme):
-    css = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+    css = (_FILES / "page.css").read_text(encoding="utf-8")
     names = re.findall(r":root\{[^}]*?--wash[^}]*\}", css)[scheme]
     colors = {name: pair[scheme] for name, pair in COLORS.items()} | dict(re.findall(r"--([a-z-]+):(#\w{6})\b", names))
     on_paper = ("ink", "muted", "claim", "bound", "estimate", "inserted", "refuted", "accent")

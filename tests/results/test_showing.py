@@ -137,7 +137,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_sentence(result):
         result.plot("rok")
     with pytest.raises(cm.InputError, match="CANIFE"):
         result.plot("rounds")
-    with pytest.raises(cm.InputError, match="no results"):
+    with pytest.raises(cm.InputError, match="at least one result"):
         Results().plot()
     with pytest.raises(cm.InputError, match="no results"):
         Results().report()

@@ -8,12 +8,9 @@ from torch import nn
 from coalmine.errors import InputError
 from coalmine.simulation import SGD, Adam, LocalTraining, flat
 from coalmine.simulation.kernels import choose_kernel, layerwise
-from coalmine.simulation.kernels.kernel import clip_factors, group_sizes
-from coalmine.simulation.kernels.layerwise import Layerwise
-from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.kernels.stacked import Stacked
-from coalmine.simulation.kernels.word_lstm import WordLSTMClients
-from coalmine.simulation.models.word_lstm import WordLSTM
+from coalmine.simulation.kernels.kernel import LeanLoop, Stacked, clip_factors, group_sizes
+from coalmine.simulation.kernels.layerwise import Layerwise, WordLSTMClients
+from coalmine.simulation.models.text import WordLSTM
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
 
 RAGGED = [7, 1, 12, 3, 5, 5]

@@ -21,8 +21,8 @@ from coalmine.simulation.mechanisms.local import (
     best_cap,
     cosine_quantile,
     cosine_tail,
+    train_locally_private,
 )
-from coalmine.simulation.training import train_locally_private
 from coalmine.stats import CosineNull
 
 MECHANISMS = [LDPSGD, PrivUnit2, LocalGaussian]

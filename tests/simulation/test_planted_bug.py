@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.simulation import FixedClipping, Mechanism
+from coalmine.simulation import Mechanism
 from coalmine.simulation.mechanisms.central import with_bug
 from coalmine.simulation.settings import TrainingSettings
 
 LAYERS = {"0.weight": (4, 3), "0.bias": (4,), "scale": ()}
-CORRECT = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=2.0)
+CORRECT = Mechanism(clip_norm=0.5, noise_multiplier=2.0)
 
 
 def noise(mechanism, round=0, trial=0):

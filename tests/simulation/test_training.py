@@ -19,9 +19,7 @@ from coalmine.protocol import Audit, Contribution, View
 from coalmine.simulation import (
     SGD,
     Adam,
-    AdaptiveClipping,
     CentralTraining,
-    FixedClipping,
     LocalTraining,
     Mechanism,
     Training,
@@ -33,7 +31,7 @@ from coalmine.simulation.kernels.kernel import Kernel
 from federations import cnn, federation, mlp, texts, word_model
 
 DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
-PRIVATE = Mechanism(clipping=AdaptiveClipping(initial=0.5), noise_multiplier=0.8)
+PRIVATE = Mechanism(clip_norm=0.5, quantile=0.5, noise_multiplier=0.8)
 
 
 class Spy(Audit):
@@ -194,7 +192,7 @@ def test_what_is_planted_is_added_to_the_sum_and_counted():
     canary[7] = 0.3
     plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
     for noise in (0.0, 0.5):
-        mechanism = Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise)
+        mechanism = Mechanism(clip_norm=0.3, noise_multiplier=noise)
         plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
         for spy in (plain, spied):
             training(audits=[spy], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
@@ -207,7 +205,7 @@ def test_several_audits_plant_in_one_training():
     vectors = [np.full(dim, v, dtype=np.float32) for v in (1e-3, 2e-3)]
     spies = [Spy(plants=lambda *_, v=v: Contribution(v, clients=0)) for v in vectors]
     watcher, plain = Spy(View("update")), Spy(View("update"))
-    mechanism = Mechanism(clipping=FixedClipping(10.0))
+    mechanism = Mechanism(clip_norm=10.0)
     training(audits=[*spies, watcher], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
     training(audits=[plain], mechanism=mechanism, rounds=1, sampling=FixedSize(5)).run()
     np.testing.assert_allclose(watcher.seen[0].vector - plain.seen[0].vector, 3e-3 / 5, atol=1e-6)
@@ -383,7 +381,7 @@ def test_it_learns():
             test=data,
             rounds=60,
             sampling=cohorts,
-            mechanism=Mechanism(clipping=FixedClipping(1.0)),
+            mechanism=Mechanism(clip_norm=1.0),
             server=SGD(learning_rate=1.0, momentum=0.8),
         )
         run.run()
@@ -432,7 +430,7 @@ def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
 
 
 def test_without_noise_epsilon_is_infinite():
-    for mechanism in (Mechanism(), Mechanism(clipping=FixedClipping(1.0))):
+    for mechanism in (Mechanism(), Mechanism(clip_norm=1.0)):
         for cohorts in (Poisson(0.5), FixedSize(3)):
             assert training(mechanism=mechanism, sampling=cohorts).claim(1e-5).epsilon == math.inf
 

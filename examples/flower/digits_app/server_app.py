@@ -13,7 +13,7 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 from coalmine import OneShot  # audit
 from coalmine.claims import Claim
-from coalmine.integrations.flower import CanaryGrid, Layout  # audit
+from coalmine.integrations.flower import CanaryGrid  # audit
 from coalmine.results.io import save  # audit
 from digits_app.task import accuracy, build
 
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     nodes = clients + 2 * canaries  # audit: canaries are nodes, inserted and held out
 
     audit = OneShot(  # audit
-        Layout.of(first).dim, rounds=rounds, canaries=canaries, view="updates", participation="every-round",
+        build().state_dict(), rounds=rounds, canaries=canaries, view="updates", participation="every-round",
     )  # fmt: skip
     grid = CanaryGrid(grid, audit, clip_norm=clip, length=5.0)  # audit: 5 clip norms long, to test clipping
 

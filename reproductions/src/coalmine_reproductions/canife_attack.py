@@ -26,7 +26,7 @@ from coalmine.methods.canife.samples import DesignOutcome, design_samples
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training
 from coalmine.stats import Scores
 from coalmine_reproductions.canife_scenes import Frozen, Scene, remembered
 from coalmine_reproductions.cells import Number
@@ -242,7 +242,7 @@ def real_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, se
 
 
 def _cohorts_and_mechanism(target: Frozen, rounds: AttackRounds) -> tuple[Poisson, Mechanism]:
-    mechanism = Mechanism(clipping=FixedClipping(target.clip_norm), noise_multiplier=rounds.noise_multiplier)
+    mechanism = Mechanism(clip_norm=target.clip_norm, noise_multiplier=rounds.noise_multiplier)
     return Poisson(rounds.cohort / len(target.clients)), mechanism
 
 

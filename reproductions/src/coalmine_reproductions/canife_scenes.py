@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coalmine.claims import Poisson
 from coalmine.methods.canife.pool import updates
-from coalmine.simulation import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, CentralTraining, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.client import Optimizer
 from coalmine.simulation.data import FederatedData, Splits, load
 
@@ -143,7 +143,7 @@ def private_training(scene: Scene, splits: Splits) -> Training:
         rounds=scene.steps,
         sampling=Poisson(scene.batch_size / len(splits.train)),
         client=scene.client,
-        mechanism=Mechanism(clipping=FixedClipping(scene.clip_norm), noise_multiplier=scene.noise_multiplier),
+        mechanism=Mechanism(clip_norm=scene.clip_norm, noise_multiplier=scene.noise_multiplier),
         server=scene.server,
         seed=scene.seed,
     )

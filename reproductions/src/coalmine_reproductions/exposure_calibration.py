@@ -14,8 +14,7 @@ from coalmine.methods.secret_sharer.evaluation import PhraseScorer
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, insert
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import FederatedData, load
-from coalmine.simulation.models.steps import steps_of
-from coalmine.simulation.models.word_lstm import WordLSTM
+from coalmine.simulation.models.text import WordLSTM, steps_of
 from coalmine.stats.exposure import calibrate, epsilon_from_exposure, exposure, ranks
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, rises

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from coalmine.simulation.models.word_lstm import WordLSTM
+from coalmine.simulation.models.text import WordLSTM
 
 
 def initialize_like_keras(model: WordLSTM, seed: int) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from coalmine import OneShot
 from coalmine.claims.sampling import Epochs
-from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data import Splits, load
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.models.word_lstm import WordLSTM
+from coalmine.simulation.models.text import WordLSTM
 from coalmine.stats import CosineNull, Scores
 from coalmine.stats.gaussian import gaussian_fit
 from coalmine.stats.nulls import parse_null
@@ -136,7 +136,7 @@ def train(cell: CanaryTraining) -> dict[str, Any]:
         rounds=size.rounds,
         sampling=Epochs(1),
         client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=size.examples),
-        mechanism=Mechanism(clipping=AdaptiveClipping(initial=0.3), noise_multiplier=cell.noise_multiplier),
+        mechanism=Mechanism(clip_norm=0.3, quantile=0.5, noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=size.server_rate),
         audits=audits,
         seed=cell.seed,

@@ -25,10 +25,8 @@ from coalmine.simulation import (
     SGD,
     Adam,
     CentralTraining,
-    FixedClipping,
     LocalTraining,
     Mechanism,
-    NoClipping,
     Training,
     models,
 )
@@ -220,7 +218,7 @@ def _training(cell: Cell, splits: Splits) -> Training | CentralTraining:
         sampling=FixedSize(cohort),
         client=LocalTraining(optimizer=SGD(learning_rate=size.client_rate), batch_size=size.client_batch),
         mechanism=Mechanism(
-            clipping=FixedClipping(size.clip_norm) if clips else NoClipping(),
+            clip_norm=size.clip_norm if clips else math.inf,
             noise_multiplier=size.noise_multiplier if setting.optimizer == "DP-FedAvg" else 0.0,
         ),
         server=_server(setting, size),

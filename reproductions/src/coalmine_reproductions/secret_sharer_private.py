@@ -15,7 +15,7 @@ from typing import Any
 from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.methods.secret_sharer.audit import measure_memorization
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training, models
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
 from coalmine_reproductions.secret_sharer import SIZES as SECRET_SHARER_SIZES
@@ -70,7 +70,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         rounds=size.rounds,
         sampling=Poisson(size.share),
         client=LocalTraining(optimizer=SGD(learning_rate=text.client_rate), batch_size=text.client_batch),
-        mechanism=Mechanism(clipping=FixedClipping(size.clip_norm), noise_multiplier=cell.noise_multiplier),
+        mechanism=Mechanism(clip_norm=size.clip_norm, noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=text.server_rate),
         audits=[audit],
         seed=cell.seed,

@@ -49,8 +49,8 @@ class Method:
         init: Settings that ``coalmine init`` writes for it.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
         extras: Names of the JSON documents it saves next to its results.
-        template: Its section of the report, a template that extends coalmine's ``section.html.j2``; by default,
-            that one.
+        template: Its section of the report, a template that calls the macros of coalmine's ``ui.html.j2``; by default
+            every result with its figures.
         pool_fraction: Share of the users to set aside from the training, as a pool.
         needs_training: Whether the training has to be run; False where a finished model is audited.
         reads: Names of earlier methods of the run that this one reads from.

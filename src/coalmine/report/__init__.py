@@ -1,13 +1,11 @@
 """The report, the model card and what notebooks show: everything that turns results into pages.
 
-`page` reads a run, fills the templates and writes one HTML file that opens offline. It asks `subjects` what was audited
-and `charts` for the figures. Sentences live in ``templates/``:
+`page` reads a run, says what was audited, fills the templates and writes one HTML file that opens offline. `charts` has
+the figures. Sentences live in ``templates/``:
 
-- ``page.html.j2`` is the frame, with ``page.css`` and ``page.js``;
-- ``answer.html.j2`` is the first screen: verdict, claim, bound, and a line to sign;
-- ``evidence.html.j2`` compares all adversaries;
-- ``section.html.j2`` is the section of a method. A method changes parts of it in a template of its own,
-  ``section.html.j2`` in its package, which extends this one and may draw the charts of `charts`;
-- ``training.html.j2`` and ``appendix.html.j2`` are the rest, ``ui.html.j2`` has the macros that all of them share;
+- ``page.html.j2`` is the report, with ``page.css`` and ``page.js``. It starts with the first screen (verdict, claim,
+  bound, and a line to sign), and compares all adversaries before each method has its section;
+- ``ui.html.j2`` has the macros that the page shares with methods. A method that shows more than its results has a
+  template of its own, ``section.html.j2`` in its package, which calls these macros and may draw the charts of `charts`;
 - ``model_card.md.j2`` and ``notebook.html.j2`` are the other two pages.
 """

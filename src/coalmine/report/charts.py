@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
 from coalmine.files import write_whole
 from coalmine.results import summary as words
 from coalmine.results.result import Result, from_json
-from coalmine.results.tables import Group, epsilons
-from coalmine.stats import CosineNull, Null
-from coalmine.stats.nulls import parse_null
-from coalmine.stats.scores import epsilon_by_threshold
+from coalmine.results.tables import Group, epsilons, evidence_numbers
+from coalmine.stats.nulls import Null, parse_null
+from coalmine.stats.scores import Scores, epsilon_by_threshold
 
 Spec = dict[str, Any]
 """A Vega-Lite specification, or a part of one."""
@@ -53,6 +53,26 @@ _HERE = "here"  # the data source of the threshold that the reader has chosen; p
 # Building blocks
 
 
+_TEXT = {"labelFont": _FONT, "titleFont": _FONT, "titleColor": MUTED, "titleFontWeight": "normal"}
+_QUIET = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.7}
+_SIZES = {"labelFontSize": 11, "titleFontSize": 12, "labelOverlap": "greedy", "labelSeparation": 8}
+
+THEME: Spec = {
+    "background": "transparent",
+    "aria": False,  # the container of a figure carries its description
+    "font": _FONT,
+    "view": {"stroke": None},
+    "text": {"color": INK, "font": _FONT, "fontSize": 12},
+    "title": {"color": INK, "subtitleColor": MUTED, "font": _FONT, "anchor": "start", "fontSize": 13},
+    "axis": {**_TEXT, **_QUIET, **_SIZES, "labelColor": MUTED},
+    "header": {**_TEXT, "labelColor": INK},
+    "legend": {**_TEXT, "labelColor": INK, "labelFontSize": 12, "labelLimit": 300},
+}
+"""The theme of all charts: no background, quiet axes, the page's font."""
+
+_LEGEND = {"orient": "top", "direction": "horizontal", "columns": 1, "offset": 6}
+
+
 def chart(data: Rows, layers: Sequence[Spec], *, height: float, **more: Any) -> Spec:
     """Return layers over one table, as wide as their container, with the legend above."""
     return {
@@ -60,23 +80,22 @@ def chart(data: Rows, layers: Sequence[Spec], *, height: float, **more: Any) -> 
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"legend": {"orient": "top", "direction": "horizontal", "columns": 1, "offset": 6}},
+        "config": {"legend": _LEGEND},
         "layer": list(layers),
         **more,
     }
 
 
-def layer(mark: str, style: Mapping[str, Any], *, data: Rows | None = None, name: str = "", **channels: Any) -> Spec:
+def layer(mark: str, style: Mapping[str, Any], *, data: Rows | None = None, **channels: Any) -> Spec:
     """Return one layer: a mark with its style, and what each channel (x, y, color, …) shows.
 
     Args:
         mark: Kind of mark, such as ``"line"``.
         style: Properties of the mark.
         data: A table of its own, if not that of the whole chart.
-        name: Name of that table, if the page's script changes it.
         channels: The channels.
     """
-    source: Spec = {} if data is None else {"data": {"values": list(data), **({"name": name} if name else {})}}
+    source: Spec = {} if data is None else {"data": {"values": list(data)}}
     return {**source, "mark": {"type": mark, **style}, "encoding": channels}
 
 
@@ -85,33 +104,35 @@ def number(field: str, title: str | None = None, **more: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, **more}
 
 
-def kinds(values: Mapping[str, Any], **legend: Any) -> Spec:
-    """Return a channel that shows the field ``kind`` by a value of its own, such as a color, with a legend."""
-    scale = {"domain": list(values), "range": list(values.values())}
-    return {"field": "kind", "type": "nominal", "scale": scale, "legend": {"title": None, **legend}}
+def kinds(channels: str, looks: Mapping[str, Sequence[Any]], rows: Rows, **legend: Any) -> Spec:
+    """Return channels that show the field ``kind``, such as ``"shape color"``, with a legend.
+
+    Args:
+        channels: Names of the channels.
+        looks: What each kind looks like in each of the channels, in the order of the legend.
+        rows: The data. Kinds that are not in it are left out of the legend.
+        legend: Properties of the legend.
+    """
+    present = {row["kind"] for row in rows}
+    shown = [kind for kind in looks if kind in present]
+    encoding = {}
+    for i, channel in enumerate(channels.split()):
+        scale = {"domain": shown, "range": [looks[kind][i] for kind in shown]}
+        encoding[channel] = {"field": "kind", "type": "nominal", "scale": scale, "legend": {"title": None, **legend}}
+    return encoding
 
 
-def short(value: float) -> float:
-    """Round to what a chart can show, to keep the page small."""
-    return float(f"{value:.5g}")
+def table(**columns: Any) -> list[Spec]:
+    """Return columns as rows; a single value stands for a whole column.
 
-
-def theme() -> Spec:
-    """Return the theme of all charts: no background, quiet axes, the page's font."""
-    text = {"labelFont": _FONT, "titleFont": _FONT, "titleColor": MUTED, "titleFontWeight": "normal"}
-    quiet = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.7}
-    sizes = {"labelFontSize": 11, "titleFontSize": 12, "labelOverlap": "greedy", "labelSeparation": 8}
-    return {
-        "background": "transparent",
-        "aria": False,  # the container of a figure carries its description
-        "font": _FONT,
-        "view": {"stroke": None},
-        "text": {"color": INK, "font": _FONT, "fontSize": 12},
-        "title": {"color": INK, "subtitleColor": MUTED, "font": _FONT, "anchor": "start", "fontSize": 13},
-        "axis": {**text, **quiet, **sizes, "labelColor": MUTED},
-        "header": {**text, "labelColor": INK},
-        "legend": {**text, "labelColor": INK, "labelFontSize": 12, "labelLimit": 300},
-    }
+    Rows that lack a number are left out, and so are those with an infinite one, which JSON cannot write.
+    """
+    arrays = np.broadcast_arrays(*map(np.asarray, columns.values()))
+    rows = []
+    for values in zip(*map(np.ndarray.tolist, arrays), strict=True):
+        if not {None, math.inf, -math.inf}.intersection(values):
+            rows.append(dict(zip(columns, values, strict=True)))
+    return rows
 
 
 # The evidence: claim, lower bound and best guess of every adversary
@@ -138,6 +159,7 @@ def evidence(groups: Sequence[Group]) -> Spec:
     bars: list[Spec] = []
     intervals: list[Spec] = []
     marks: list[Spec] = []
+    described: list[str] = []
     top = 0
     for group in groups:
         top += _HEADER
@@ -145,25 +167,25 @@ def evidence(groups: Sequence[Group]) -> Spec:
         for result in group.results:
             strip = top + 31
             top += _ROW
-            about = f"{result.method}: {in_numbers(result)}"
-            labels.append({"y": strip - 17, "strip": strip, "text": result.adversary, "numbers": about})
-            claim, bound, guess = epsilons(result)
-            bound_kind = _REFUTED if result.refuted else _BOUND
-            for kind, epsilon in ((_GUESS, guess), (_CLAIM, claim), (bound_kind, bound)):
-                # JSON has no infinity.
-                if epsilon is None or not math.isfinite(epsilon):
-                    continue
-                who = f"{result.method}: {result.label}"
-                marks.append({"y": strip, "kind": kind, "epsilon": epsilon, "who": who})
-                if kind == bound_kind:
-                    bars.append({"y": strip, "zero": 0, "epsilon": epsilon, "refuted": result.refuted})
-            best = result.best_guess
-            if best is not None and best.lower is not None and best.upper is not None:
-                intervals.append({"y": strip, "low": best.lower, "epsilon": best.upper})
+            claim, bound, guess, low, high = evidence_numbers(result).values()
+            who, kind, prefix = f"{result.method}: {result.label}", _BOUND, ""
+            if result.refuted:
+                kind, prefix = _REFUTED, "REFUTED: "
+            marks += table(kind=[_GUESS, _CLAIM, kind], epsilon=[guess, claim, bound], y=strip, who=who)
+            bars += table(epsilon=[bound], y=strip, zero=0, refuted=result.refuted)
+            if low is not None and high is not None:
+                intervals.append({"y": strip, "low": low, "epsilon": high})
+            parts = (("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim))
+            listed = [f"{what} {words.number(value)}" for what, value in parts if value is not None]
+            numbers = prefix + " · ".join(listed)
+            labels.append({"y": strip - 17, "strip": strip, "text": result.adversary})
+            labels[-1]["numbers"] = f"{result.method}: {numbers}"
+            described.append(f"{result.method}, {result.label}, {group.title}: {numbers}.")
 
     # All points are on the axis, and intervals unless they would squeeze the points: those are cut, with an arrow.
     farthest = max([1.0, *(mark["epsilon"] for mark in marks)])
-    end = 1.06 * max([farthest, *(row["epsilon"] for row in intervals if row["epsilon"] <= _LONGEST * farthest)])
+    highs = np.array([row["epsilon"] for row in intervals])
+    end = 1.06 * float(highs[highs <= _LONGEST * farthest].max(initial=farthest))
     arrows = [{"y": row["y"], "epsilon": end} for row in intervals if row["epsilon"] > end]
     for row in intervals:
         row["low"], row["epsilon"] = min(row["low"], end), min(row["epsilon"], end)
@@ -173,43 +195,32 @@ def evidence(groups: Sequence[Group]) -> Spec:
     # Half a mark of padding at both ends, so that one at ε = 0 is drawn whole.
     scale = {"domain": [0, end], "nice": False, "zero": False, "padding": 9}
     x = number("epsilon", "ε (smaller is more private)", scale=scale, axis={"tickCount": 8, "orient": "bottom"})
-    shown = [kind for kind in _LOOKS if any(mark["kind"] == kind for mark in marks)]
-    legend = {"symbolSize": 120, "symbolStrokeWidth": 2}
-    shape, fill, stroke = (kinds({kind: _LOOKS[kind][i] for kind in shown}, **legend) for i in range(3))
+    looks = kinds("shape fill stroke", _LOOKS, marks, symbolSize=120, symbolStrokeWidth=2)
     names = [{"field": "who", "title": "method"}, {"field": "kind", "title": "what it is"}]
-    tooltip = [*names, number("epsilon", "ε", format=".3f")]
+    looks["tooltip"] = [*names, number("epsilon", "ε", format=".3f")]
     left = {"align": "left", "color": INK, "limit": {"expr": "width"}}
     text = {"field": "text", "type": "nominal"}
     # Without room for the numbers beside every label, as on phones, there are none: the table has them.
     needed = _CHARACTER * max((len(row["text"]) + len(row["numbers"]) + 3 for row in labels), default=0)
     fitting = {"calculate": f"width > {needed:.0f} ? datum.numbers : ''", "as": "text"}
-    numbers = layer("text", {"align": "right", "color": MUTED}, data=labels, y=y, x={"value": {"expr": "width"}})
-    across: Spec = {"x": {"value": 0}, "x2": {"value": {"expr": "width"}}}
+    right, at_right = {"align": "right", "color": MUTED}, {"value": {"expr": "width"}}
     red = {"condition": {"test": "datum.refuted", "value": REFUTED}, "value": BOUND}
     strong = {"condition": {"test": "datum.refuted", "value": 0.8}, "value": 0.28}
     arrow = {"shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1}
     mark = {"size": 120, "strokeWidth": 2, "opacity": 1}
-    looks: Spec = {"shape": shape, "fill": fill, "stroke": stroke, "tooltip": tooltip}
     at_low, to_end = {**x, "field": "low"}, {"field": "epsilon"}
     layers = [
-        layer("rule", {"color": LINE}, data=labels, y={**y, "field": "strip"}, **across),
+        layer("rule", {"color": LINE}, data=labels, y={**y, "field": "strip"}, x={"value": 0}, x2=at_right),
         layer("bar", {"height": 9}, data=bars, y=y, x={**x, "field": "zero"}, x2=to_end, color=red, opacity=strong),
         layer("rule", {"color": ESTIMATE, "strokeWidth": 2}, data=intervals, y=y, x=at_low, x2=to_end),
         layer("point", arrow, data=arrows, y=y, x=x),
         layer("point", mark, data=marks, y=y, x=x, **looks),
         layer("text", {**left, "fontWeight": 600, "fontSize": 13}, data=headers, y=y, x={"value": 0}, text=text),
         layer("text", left, data=labels, y=y, x={"value": 0}, text=text),
-        {**numbers, "transform": [fitting], "encoding": {**numbers["encoding"], "text": text}},
+        {**layer("text", right, data=labels, y=y, x=at_right, text=text), "transform": [fitting]},
     ]
-    return chart([], layers, height=top, usermeta={"cut": bool(arrows)})  # for the caption
-
-
-def in_numbers(result: Result) -> str:
-    """Return claim, bound and guess of a result in one line."""
-    claim, bound, guess = epsilons(result)
-    parts = [("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim)]
-    shown = [f"{what} {words.number(value)}" for what, value in parts if value is not None]
-    return ("REFUTED: " if result.refuted else "") + " · ".join(shown)
+    # For the caption and for readers who do not see the chart.
+    return chart([], layers, height=top, usermeta={"cut": bool(arrows)}, description=" ".join(described))
 
 
 # The scores of one result, with a threshold to move
@@ -218,6 +229,15 @@ def in_numbers(result: Result) -> str:
 _STEPS = 120  # thresholds that the slider can take
 _HEIGHT = 210
 _DOT = {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}  # the threshold that the reader has chosen
+_LINES = {  # color and dashes
+    "counted": (INSERTED, [1, 0]),
+    "chance": (HELD_OUT, [2, 3]),
+    "claim allows": (CLAIM, [1, 0]),
+    "exact null": (INK, [5, 3]),
+    "estimate": (ESTIMATE, [1, 0]),
+    "lower bound": (BOUND, [1, 0]),
+    "claim": (CLAIM, [6, 4]),
+}
 
 
 class ScoreCharts:
@@ -226,138 +246,117 @@ class ScoreCharts:
     The ε at a threshold is the log-ratio of two counted rates: an estimate, never a bound.
 
     Args:
-        result: A result with scores of members and non-members.
+        result: A result.
+        scores: Its scores, of members and non-members.
     """
 
-    def __init__(self, result: Result) -> None:
-        scores = result.scores
-        assert scores is not None
-        assert scores.nonmembers is not None
+    def __init__(self, result: Result, scores: Scores) -> None:
         self.result, self.scores = result, scores
         self.null: Null | None = parse_null(result.null)
         self.members, self.nonmembers = scores.members.size, scores.observed.size
-        thresholds, epsilons = epsilon_by_threshold(scores, delta=result.estimates[0].delta if result.estimates else 0)
+        delta = result.estimates[0].delta if result.estimates else 0.0
+        thresholds, by_threshold = epsilon_by_threshold(scores, delta=delta)
         _, tp, fp = scores.all_counts
         # Thinned to what a slider can take, but always with the largest ε; from the lowest threshold up.
         kept = np.unique(np.linspace(0, thresholds.size - 1, _STEPS).round().astype(int))
-        kept = np.union1d(kept, [int(np.argmax(epsilons))])[::-1]
-        self.places = [
-            {
-                "threshold": float(thresholds[i]),
-                "tp": int(tp[i]),
-                "fp": int(fp[i]),
-                # A logarithmic axis has no place for a rate of 0, and JSON none for infinity.
-                "tpr": int(tp[i]) / self.members or None,
-                "fpr": int(fp[i]) / self.nonmembers or None,
-                "epsilon": short(float(epsilons[i])) if math.isfinite(epsilons[i]) else None,
-            }
-            for i in kept
-        ]
+        kept = np.union1d(kept, [int(np.argmax(by_threshold))])[::-1]
+        missing: Any = None  # a logarithmic axis has no place for a rate of 0, and JSON none for infinity
+        columns: dict[str, Array] = {
+            "threshold": thresholds,
+            "tp": tp,
+            "fp": fp,
+            "tpr": np.where(tp > 0, tp / self.members, missing),
+            "fpr": np.where(fp > 0, fp / self.nonmembers, missing),
+            "epsilon": np.where(np.isfinite(by_threshold), by_threshold, missing),
+        }
+        rows = zip(*(column[kept].tolist() for column in columns.values()), strict=True)
+        self.places = [dict(zip(columns, row, strict=True)) for row in rows]
         # Youden's J: where the two sides are furthest apart.
-        self.start = int(np.argmax([(place["tpr"] or 0) - (place["fpr"] or 0) for place in self.places]))
-        self._here: Spec = {"data": [self.places[self.start]], "name": _HERE}
+        self.start = int(np.argmax((tp / self.members - fp / self.nonmembers)[kept]))
+        self._here: Spec = {"data": {"values": [self.places[self.start]], "name": _HERE}}
 
     def histogram(self) -> Spec:
         """Return the histograms of both sides, with the null distribution where it is known."""
         members, others = self.scores.members, self.scores.observed
-        low, high = min(members[0], others[0]), max(members[-1], others[-1])
         bins = min(28, max(6, round(1.5 * math.sqrt(min(members.size, others.size)))))
-        edges = np.linspace(low, high, bins + 1) if low < high else np.array([low - 0.5, low + 0.5])
+        edges = np.histogram_bin_edges(np.concatenate([members, others]), bins)
         data: list[Spec] = []
         for kind, values in zip(self.result.side_names, (members, others), strict=True):
             shares = np.histogram(values, edges)[0] / values.size
-            for start, end, share in zip(edges, edges[1:], shares, strict=False):
-                data.append({"score": short(start), "to": short(end), "share": short(share), "kind": kind})
+            data += table(score=edges[:-1], to=edges[1:], share=shares, kind=kind)
         x = number("score", self.result.score_name, scale={"zero": False, "nice": False}, axis={"tickCount": 5})
         y = number("share", "share of scores", axis={"format": "%"}, stack=None)
-        color = kinds(dict(zip(self.result.side_names, (INSERTED, HELD_OUT), strict=True)), columns=2)
-        layers = [layer("bar", {"opacity": 0.6}, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, color=color)]
+        looks = dict(zip(self.result.side_names, ((INSERTED,), (HELD_OUT,)), strict=True))
+        color = kinds("color", looks, data, columns=2)
+        layers = [layer("bar", {"opacity": 0.6}, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, **color)]
         if self.null is not None:
-            # The share that a bar centered at t has in expectation: P(t - step/2 ≤ null < t + step/2).
-            centers, half = np.linspace(edges[0], edges[-1], 121), (edges[1] - edges[0]) / 2
-            ends = np.stack([centers - half, centers + half])
-            if isinstance(self.null, CosineNull):
-                ends = ends.clip(-1, 1)
-            below = np.exp(self.null.log_cdf(ends))
-            shares = np.maximum(below[1] - below[0], 0)
-            expected = []
-            for center, share in zip(centers, shares, strict=True):
-                expected.append({"score": short(center), "share": short(share), "kind": "exact null"})
-            stroke = kinds({"exact null": INK}, symbolType="stroke")
-            layers.append(layer("line", {"strokeDash": [5, 3]}, data=expected, x=x, y=y, stroke=stroke))
-        here = {**x, "field": "threshold"}
-        layers.append(layer("rule", {"strokeWidth": 2, "color": ESTIMATE}, x=here, **self._here))
+            # The share that a bar from t on has in expectation, P(t ≤ null < t + width), drawn at its middle.
+            starts = np.linspace(edges[0], edges[-2], 121)
+            ends = np.minimum(starts + edges[1] - edges[0], edges[-1])
+            shares = np.exp(self.null.log_cdf(ends)) - np.exp(self.null.log_cdf(starts))
+            expected = table(score=(starts + ends) / 2, share=shares.clip(min=0), kind="exact null")
+            stroke = kinds("stroke", {"exact null": (INK,)}, expected, symbolType="stroke")
+            layers.append(layer("line", {"strokeDash": [5, 3]}, data=expected, x=x, y=y, **stroke))
+        layers.append(layer("rule", {"strokeWidth": 2, "color": ESTIMATE}, x={**x, "field": "threshold"}) | self._here)
         return chart(data, layers, height=_HEIGHT, resolve={"scale": {"stroke": "independent"}})
 
     def roc(self) -> Spec:
         """Return TPR against FPR on logarithmic axes, with what the claim allows."""
         floor = 10.0 ** math.floor(math.log10(0.6 / max(self.members, self.nonmembers)))
-        ticks = [10.0**k for k in range(round(math.log10(floor)), 1)]
+        ticks = np.geomspace(floor, 1, round(-math.log10(floor)) + 1).tolist()
         axis = {"values": ticks, "format": "~%"}
         x = number("fpr", "false positive rate", scale={"type": "log", "domain": [floor, 1], "nice": False}, axis=axis)
         # A little room above 100%: a claim that allows everything has its line there.
         scale = {"type": "log", "domain": [floor, 1.25], "nice": False}
         y = number("tpr", "true positive rate", scale=scale, axis=axis)
-        looks = {"counted": (INSERTED, [1, 0]), "chance": (HELD_OUT, [2, 3])}
-        lines = [{**place, "kind": "counted"} for place in self.places if place["fpr"] and place["tpr"]]
-        lines += [{"fpr": t, "tpr": t, "kind": "chance"} for t in (floor, 1.0)]
-        layers: list[Spec] = []
+        lines = [{**place, "kind": "counted"} for place in self.places]
+        lines += table(fpr=[floor, 1.0], tpr=[floor, 1.0], kind="chance")
+        allowed: list[Spec] = []
         claim = self.result.claim
         if claim is not None and math.isfinite(claim.epsilon):
-            allowed = _most_allowed(claim.epsilon, claim.delta, floor)
-            looks["claim allows"] = CLAIM, [1, 0]
-            lines += [{**row, "kind": "claim allows"} for row in allowed]
-            style = {"opacity": 0.16, "color": CLAIM, "clip": True}
-            layers.append(layer("area", style, data=allowed, x=x, y=y, y2={"datum": floor}))
+            # (ε, δ)-DP allows TPR ≤ min(e^ε · FPR + δ, 1 − e^−ε (1 − δ − FPR)) (Kairouz, Oh & Viswanath, 2015).
+            fpr = np.geomspace(floor, 1, 80)
+            rising = np.exp(min(claim.epsilon, 700)) * fpr + claim.delta
+            falling = 1 - np.exp(-claim.epsilon) * (1 - claim.delta - fpr)
+            allowed = table(fpr=fpr, tpr=np.minimum(rising, falling).clip(max=1), kind="claim allows")
         if self.null is not None:
-            looks["exact null"] = INK, [5, 3]
-            exact = np.exp(self.null.log_sf(np.array([place["threshold"] for place in self.places])))
-            for fpr, place in zip(exact.tolist(), self.places, strict=True):
-                lines.append({"fpr": short(max(fpr, floor / 10)), "tpr": place["tpr"], "kind": "exact null"})
-        style = {"strokeWidth": 1.75, "clip": True}
-        layers.append(layer("line", style, x=x, y=y, order={"field": "threshold"}, **_stroke(looks, columns=2)))
-        layers.append(layer("point", _DOT, x=x, y=y, **self._here))
+            thresholds = np.array([place["threshold"] for place in self.places])
+            exact = np.exp(self.null.log_sf(thresholds)).clip(min=floor / 10)
+            lines += table(fpr=exact, tpr=[place["tpr"] for place in self.places], kind="exact null")
+        lines += allowed
+        shade, line = {"opacity": 0.16, "color": CLAIM, "clip": True}, {"strokeWidth": 1.75, "clip": True}
+        looks = kinds("color strokeDash", _LINES, lines, columns=2, symbolType="stroke")
+        layers = [
+            layer("area", shade, data=allowed, x=x, y=y, y2={"datum": floor}),
+            layer("line", line, x=x, y=y, order={"field": "threshold"}, **looks),
+            layer("point", _DOT, x=x, y=y) | self._here,
+        ]
         return chart(lines, layers, height=_HEIGHT)
 
     def by_threshold(self) -> Spec:
         """Return the estimated ε at each threshold, with the lower bound and the claim."""
         x = number("threshold", "threshold", scale={"zero": False, "nice": False}, axis={"tickCount": 5})
         y = number("epsilon", "ε")
-        looks = {"estimate": (ESTIMATE, [1, 0])}
-        lines = []
-        for kind, level, color, dash in (
-            ("lower bound", self.result.bound, BOUND, [1, 0]),
-            ("claim", self.result.claim, CLAIM, [6, 4]),
-        ):
-            if level is not None and math.isfinite(level.epsilon):
-                looks[kind] = color, dash
-                lines.append({"epsilon": level.epsilon, "kind": kind})
-        channels = _stroke(looks, columns=3)
+        claim, bound, _ = epsilons(self.result)
+        levels = table(kind=["lower bound", "claim"], epsilon=[bound, claim])
+        estimates = [{**place, "kind": "estimate"} for place in self.places]
+        looks = kinds("color strokeDash", _LINES, [*estimates, *levels], columns=3, symbolType="stroke")
         layers = [
-            layer("line", {"strokeWidth": 1.5}, x=x, y=y, **channels),
-            layer("rule", {"strokeWidth": 2}, data=lines, y=y, **channels),
-            layer("point", _DOT, x=x, y=y, **self._here),
+            layer("line", {"strokeWidth": 1.5}, x=x, y=y, **looks),
+            layer("rule", {"strokeWidth": 2}, data=levels, y=y, **looks),
+            layer("point", _DOT, x=x, y=y) | self._here,
         ]
-        return chart([{**place, "kind": "estimate"} for place in self.places], layers, height=_HEIGHT)
-
-
-def _stroke(looks: Mapping[str, tuple[str, list[int]]], *, columns: int) -> Spec:
-    """Return the channels of lines by kind: each has a color and a pattern of dashes."""
-    legend = {"columns": columns, "symbolType": "stroke"}
-    colors, dashes = ({kind: look[i] for kind, look in looks.items()} for i in (0, 1))
-    return {"color": kinds(colors, **legend), "strokeDash": kinds(dashes, **legend)}
-
-
-def _most_allowed(epsilon: float, delta: float, floor: float) -> list[Spec]:
-    """Return the largest TPR that (ε, δ)-DP allows at each FPR: min(e^ε · FPR + δ, 1 − e^−ε (1 − δ − FPR))."""
-    fpr = np.geomspace(floor, 1, 80)
-    rising = np.exp(min(epsilon, 700)) * fpr + delta
-    falling = 1 - np.exp(-epsilon) * (1 - delta - fpr)
-    most = np.minimum(np.minimum(rising, falling), 1)
-    return [{"fpr": short(f), "tpr": short(t)} for f, t in zip(fpr.tolist(), most.tolist(), strict=True)]
+        return chart(estimates, layers, height=_HEIGHT)
 
 
 # Charts that methods fill with their data
+
+
+_POINTS = {  # shape and color
+    "lower bound": ("triangle-up", BOUND),
+    "refuting bound": ("triangle-up", REFUTED),
+    "estimate": ("circle", ESTIMATE),
+}
 
 
 def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200, square: bool = False) -> Spec:
@@ -373,46 +372,36 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         height: Height in pixels.
         square: Whether both axes are ε and have the same scale.
     """
-    marks = []
+    marks: list[Spec] = []
+    intervals: list[Spec] = []
     for row in rows:
+        shared = {"x": row["x"], "about": row.get("about", "")}
         bound = "refuting bound" if row.get("refuted") else "lower bound"
-        for kind, epsilon in ((bound, row["bound"]), ("estimate", row["estimate"])):
-            if epsilon is not None:
-                marks.append({"x": row["x"], "epsilon": epsilon, "kind": kind, "about": row.get("about", "")})
-    intervals = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
+        marks += table(kind=[bound, "estimate"], epsilon=[row["bound"], row["estimate"]], **shared)
+        intervals += table(low=[row.get("low")], epsilon=[row.get("high")], **shared)
     places = list(dict.fromkeys(row["x"] for row in (*rows, *claims)))
-    values = [mark["epsilon"] for mark in marks] + [row["claim"] for row in claims] + [row["high"] for row in intervals]
-    top = 1.05 * max([1.0, *values, *(places if square else ())])
+    claimed, found = [row["claim"] for row in claims], [row["epsilon"] for row in (*marks, *intervals)]
+    top = 1.05 * max([1.0, *claimed, *found])
     # From 0 on, and logarithmic above 1 where claims are large: they grow fast as noise shrinks.
     scale = {"domain": [-0.03 * top, top], "nice": False, "type": "symlog" if top > 20 else "linear"}
     up = number("epsilon", y, scale=scale)
     if square:
         across = number("x", x, scale=scale, axis={"tickCount": 6})
     elif all(isinstance(place, int | float) for place in places):
-        low, high = min(places), max(places)
-        wide = low > 0 and high >= 8 * low
-        # The margins keep marks at the ends from being cut off; on a logarithmic axis they are factors.
-        factor = (high / low) ** (1 / 12) if wide else 1.0
-        margin = 0.0 if wide else (high - low or 1) / 12
-        ends = [low / factor - margin, high * factor + margin]
+        wide = 0 < 8 * min(places) <= max(places)
         axis = {"grid": False, "values": places, "labelExpr": "format(datum.value, '~g')"}
-        domain = {"domain": ends, "nice": False, "type": "log" if wide else "linear"}
+        # The padding keeps marks at the ends from being cut off.
+        domain = {"zero": False, "nice": False, "padding": 25, "type": "log" if wide else "linear"}
         across = number("x", x, scale=domain, axis=axis)
     else:
         across = {"field": "x", "type": "nominal", "title": x, "sort": places, "axis": {"labelAngle": 0}}
-    present = {mark["kind"] for mark in marks}
-    shapes = {"lower bound": "triangle-up", "refuting bound": "triangle-up", "estimate": "circle"}
-    colors = {"lower bound": BOUND, "refuting bound": REFUTED, "estimate": ESTIMATE}
-    looks: Spec = {
-        "shape": kinds({kind: shape for kind, shape in shapes.items() if kind in present}, columns=3),
-        "color": kinds({kind: color for kind, color in colors.items() if kind in present}, columns=3),
-        "tooltip": [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")],
-    }
+    looks = kinds("shape color", _POINTS, marks, columns=3)
+    looks["tooltip"] = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
     rule, dot = {"color": ESTIMATE, "strokeWidth": 2}, {"filled": True, "size": 80, "opacity": 0.9}
     layers = [
         layer("line", dashed, data=claims, x=across, y={**up, "field": "claim"}),
-        layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "high"}),
+        layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "epsilon"}),
         layer("point", dot, x=across, y=up, **looks),
     ]
     return chart(marks, layers, height=height)
@@ -434,8 +423,8 @@ def heat_map(rows: Rows, *, x: str, y: str) -> Spec:
 
 def curve(history: Rows, field: str, title: str) -> Spec | None:
     """Return a number of the training by round, or None if there are fewer than two: a table has a single one."""
-    values = [(entry["round"] + 1, from_json(entry[field])) for entry in history if entry.get(field) is not None]
-    drawn = [{"round": t, "value": value} for t, value in values if value is not None and math.isfinite(value)]
+    rounds = [entry["round"] + 1 for entry in history]
+    drawn = table(round=rounds, value=[from_json(entry.get(field)) for entry in history])
     if len(drawn) < 2:
         return None
     style = {"color": INSERTED, "strokeWidth": 2, "point": len(drawn) < 30 and {"color": INSERTED, "size": 30}}
@@ -450,15 +439,13 @@ def as_altair(specs: Mapping[str, Spec]) -> Any:
     """Return charts below one another by their titles as one altair chart, on white, with the light colors."""
     import altair  # loaded only to draw
 
-    parts = [{**spec, "title": title} for title, spec in specs.items()]
-    settings = {**theme(), **parts[0].get("config", {}), "background": "#ffffff"}
-    settings["legend"] = {**theme()["legend"], **settings["legend"]}
-    for part in parts:
-        if part.get("width") == "container":  # which only a page has
-            part["width"] = 640
-        part.pop("config", None)
-        part.pop("autosize", None)
+    parts = []
+    for title, spec in specs.items():
+        part = {**spec, "title": title, "width": 640}  # only a page has a container that decides the width
+        del part["config"], part["autosize"]
+        parts.append(part)
     content = parts[0] if len(parts) == 1 else {"vconcat": parts}
+    settings = {**THEME, "legend": {**THEME["legend"], **_LEGEND}, "background": "#ffffff"}
     text = json.dumps({"padding": 12, **content, "config": settings}).replace(_FONT, "sans-serif")
     text = text.replace(f', "name": "{_HERE}"', "")  # nothing moves, and names must be unique
     for name, (light, _) in COLORS.items():

@@ -1,19 +1,19 @@
-"""The report: one HTML file that opens offline and leads with the verdict.
+"""The report: one HTML file that opens offline and leads with the verdict; and the model card, which says the same.
 
-It is drawn from a run directory alone: no training, no torch, the same bytes for the same run.
+Both are drawn from a run directory alone: no training, no torch, the same bytes for the same run.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -23,15 +23,17 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine import __version__
+from coalmine.claims import Claim
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import write_text
 from coalmine.methods import registry
-from coalmine.report import charts, subjects
+from coalmine.report import charts
 from coalmine.results import summary as words
 from coalmine.results.directory import REPORT
 from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import (
+    Group,
     Table,
     epsilons,
     grouped,
@@ -40,13 +42,30 @@ from coalmine.results.tables import (
     results_markdown,
     score_counts,
 )
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import WORST_FIRST, Check, Verdict
 from coalmine.stats.estimators import CAVEATS
 
-PLOTS = ("epsilon", "roc", "scores", "rounds")
-"""The charts that `plot` draws."""
+_SCORES = "scores of inserted and held-out canaries"
+PLOTS = {
+    "epsilon": "at least one result",
+    "roc": _SCORES,
+    "scores": _SCORES,
+    "rounds": "estimates along the training, which only CANIFE makes",
+}
+"""The charts that `plot` draws, and what each needs."""
 
-_TEMPLATES = Path(__file__).parent / "templates"
+FEW = 3
+"""Adversaries, bugs and warnings that fit on the first page; the sections below have all of them."""
+
+Figures = dict[str, tuple[str, charts.Spec]]
+"""Title and chart of each figure, by the name of its place in the page. Templates add those that they place."""
+
+# The section of a method: what its results say together, then its own template, or each of its results.
+_SUMMARY = "{% if results.summary %}<p>{{ results.summary }}</p>{% endif %}"
+_EVERY_RESULT = "{% for result in results.results %}{{ ui.result(loop.index, result) }}{% endfor %}"
+
+
+# Pages and files
 
 
 def write_report(directory: Path, *, auditor: str = "") -> Path:
@@ -96,29 +115,27 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
     """Write every figure of a run's report as PNG and return the paths."""
+    figures: Figures = {}
     with refusing_damage(directory):
-        page = _Page(read_run_directory(directory, scores=True))
-        page.sections("")  # templates decide which figures there are, so they have to be rendered
+        report(read_run_directory(directory, scores=True), figures=figures)
     written = []
-    for name, (title, spec) in page.figures.items():
+    for name, (title, spec) in figures.items():
         written.append(charts.save(charts.as_altair({title: spec}), out / f"{name}.png"))
     return written
 
 
-def report(run: SavedRun, *, auditor: str = "") -> str:
+def report(run: SavedRun, *, auditor: str = "", figures: Figures | None = None) -> str:
     """Return the whole page of a run that was read with its scores.
 
     Args:
         run: The run.
         auditor: Who made the audit, if not as the run's settings say.
+        figures: Filled with the figures of the page.
     """
-    page = _Page(run)
-    sections = page.sections(auditor)
-    light = "".join(f"--{name}:{colors[0]};" for name, colors in charts.COLORS.items())
-    dark = "".join(f"--{name}:{colors[1]};" for name, colors in charts.COLORS.items())
-    css = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in charts.COLORS.items()) for i in (0, 1))
+    css, script = (_FILES.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     style = f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{css}"
-    library, script = _library(), (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    library = _library()
     hashes = []
     for text in (library, script, style):
         digest = hashlib.sha256(text.encode("utf-8")).digest()
@@ -128,17 +145,37 @@ def report(run: SavedRun, *, auditor: str = "") -> str:
         f"default-src 'none'; script-src {hashes[0]} {hashes[1]}; style-src {hashes[2]}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    figures = {"theme": charts.theme(), "specs": {name: spec for name, (_, spec) in page.figures.items()}}
-    return _environment().get_template("page.html.j2").render(
+    methods, caveats = [], dict(CAVEATS)
+    for name in run.methods:
+        method = registry.find(name)
+        methods.append((method, run.of(name, method.extras)))
+        caveats |= method.caveats
+    audited = subjects(run)
+    return _TEMPLATES.get_template("page.html.j2").render(
         run=run,
-        sections=sections,
+        audited=audited,
+        about=about(run, audited, auditor),
+        groups=grouped(run.results),
+        methods=methods,
+        caveats=caveats,
         policy=policy,
         style=Markup(style),
         library=Markup(library),
         script=Markup(script),
-        figures=figures,
-        explorers=page.explorers,
-    )  # fmt: skip
+        figures={} if figures is None else figures,
+        explorers={},
+    )
+
+
+def method_section(results: MethodResults, figures: Figures, explorers: dict[str, Any]) -> Markup:
+    """Return the results of a method by its own template, and add their figures and movable thresholds."""
+    method = registry.find(results.method)
+    text = _EVERY_RESULT
+    if method.template is not None:  # in the package of the method, which may be a third party's
+        text = method.template.read_text(encoding="utf-8")
+    ui = _TEMPLATES.get_template("ui.html.j2").make_module({"figures": figures, "explorers": explorers})
+    # The template escapes whatever comes from outside, and must not be escaped again.
+    return Markup(_TEMPLATES.from_string(_SUMMARY + text).render(ui=ui, results=results, **method.section(results)))
 
 
 def model_card(run: SavedRun, *, auditor: str = "") -> str:
@@ -151,17 +188,15 @@ def model_card(run: SavedRun, *, auditor: str = "") -> str:
         run: The run.
         auditor: Who made the audit, if not as the run's settings say.
     """
-    template = _environment().get_template("model_card.md.j2")
-    by = auditor or str(run.content.get("auditor") or "")
-    audited, markdown = subjects.subjects(run), results_markdown(run.results)
-    return template.render(run=run, audited=audited, auditor=by, markdown=markdown) + "\n"
+    audited = subjects(run)
+    template, markdown = _TEMPLATES.get_template("model_card.md.j2"), results_markdown(run.results)
+    return template.render(run=run, audited=audited, about=about(run, audited, auditor), markdown=markdown) + "\n"
 
 
 def as_html(results: Sequence[Result]) -> str:
     """Return what notebooks show of results: the verdict in color and a table, without scripts."""
-    verdict = grouped(results)[0].verdict if results else Verdict.NO_CLAIM
-    template = _environment().get_template("notebook.html.j2")
-    return template.render(results=results, verdict=verdict.value, table=Table.of_results(results, ""))
+    template = _TEMPLATES.get_template("notebook.html.j2")
+    return template.render(results=results, groups=grouped(results), table=Table.of_results(results, ""))
 
 
 def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
@@ -175,120 +210,195 @@ def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
         InputError: If there is no such kind, or no result has what it shows.
     """
     if kind not in PLOTS:
-        raise InputError(f"there is no plot {kind!r}. {did_you_mean(kind, PLOTS)}")
-    if not results:
-        raise InputError("there are no results to plot")
-    if kind == "epsilon":
-        return charts.as_altair({"ε: claimed, lower bound and best guess": charts.evidence(grouped(results))})
+        raise InputError(f"there is no plot {kind!r}. {did_you_mean(kind, list(PLOTS))}")
     specs = {}
-    for i, result in enumerate(results):
-        # The chart that the report of this result would have.
-        page = _Page(SavedRun(path=Path(), content={}, results=[result]))
-        page.method_section(MethodResults(method=result.method, results=[result]))
-        for name, (title, spec) in page.figures.items():
+    if kind == "epsilon" and results:
+        specs["ε: claimed, lower bound and best guess"] = charts.evidence(grouped(results))
+    for i, result in enumerate(results, 1):
+        figures: Figures = {}  # those that the report of this result would have
+        method_section(MethodResults(method=result.method, results=[result]), figures, {})
+        for name, (title, spec) in figures.items():
             if name.endswith(f"-{kind}"):
-                about = f"{title.rstrip('.')}: {result.method}, {result.label}"
-                specs[about if about not in specs else f"{about} ({i + 1})"] = spec
+                heading = f"{title.rstrip('.')}: {result.method}, {result.label}"
+                specs[f"{heading} ({i})" if heading in specs else heading] = spec
     if not specs:
-        needs = "scores of inserted and held-out canaries"
-        if kind == "rounds":
-            needs = "estimates along the training, which only CANIFE makes"
-        raise InputError(f"there is nothing to plot: {kind} needs {needs}")
+        raise InputError(f"there is nothing to plot: {kind} needs {PLOTS[kind]}")
     return charts.as_altair(specs)
 
 
-class _Page:
-    """A page in the making: templates add the figures that they place, and the thresholds that readers can move."""
-
-    def __init__(self, run: SavedRun) -> None:
-        self.run = run
-        self.figures: dict[str, tuple[str, charts.Spec]] = {}
-        self.explorers: dict[str, Any] = {}
-        self.ui = _environment().get_template("ui.html.j2").make_module({"page": self})
-
-    def sections(self, auditor: str) -> list[dict[str, str]]:
-        """Return anchor, title, short title and HTML of every section."""
-        run = self.run
-        shared = {"page": self, "ui": self.ui, "run": run}
-        answer, evidence, training, appendix = (
-            _environment().get_template(f"{name}.html.j2") for name in ("answer", "evidence", "training", "appendix")
-        )
-        by = auditor or str(run.content.get("auditor") or "")
-        # Key, title, short title, HTML.
-        sections = [
-            (
-                "answer",
-                "How private is it?",
-                "Answer",
-                answer.render(shared, audited=subjects.subjects(run), auditor=by),
-            ),
-            ("evidence", "The evidence", "Evidence", evidence.render(shared, groups=grouped(run.results))),
-        ]
-        caveats = dict(CAVEATS)
-        for name in run.methods:
-            method = registry.find(name)
-            caveats |= method.caveats
-            title = f"{method.title} ({name})" if method.title != name else name
-            sections.append((slug(name), title, name, self.method_section(run.of(name, method.extras))))
-        for name, recorded in run.trainings.items():
-            title = "Model and training" if len(run.trainings) == 1 else f"Model and training: {name}"
-            html = training.render(shared, training_name=name, training=recorded)
-            sections.append((slug(name), title, name.replace("-", " "), html))
-        meanings = {}
-        for result in run.results:
-            for estimate in result.estimates:
-                family = "low-fpr" if estimate.method.startswith("low-fpr") else estimate.method
-                meanings[estimate.method] = caveats.get(family, "An estimate.")
-        sections.append(("appendix", "How it was measured", "Method", appendix.render(shared, caveats=meanings)))
-        # The templates have escaped whatever comes from outside, and must not be escaped again.
-        return [
-            {"key": key, "title": title, "short": short, "html": Markup(html)} for key, title, short, html in sections
-        ]
-
-    def method_section(self, results: MethodResults) -> str:
-        """Return the section of a method by its own template; a method that is not installed gets the default one."""
-        method = registry.find(results.method)
-        template = _environment().get_template("section.html.j2")
-        if method.template is not None:  # in the package of the method, which may be a third party's
-            template = _environment().from_string(method.template.read_text(encoding="utf-8"))
-        return template.render(page=self, ui=self.ui, method=method, results=results, **method.section(results))
+# What was audited
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    """Return the templates. Everything is escaped, unless it goes into Markdown, and unknown names are errors."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=lambda name: name is None or not name.endswith(".md.j2"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+NO_MECHANISM = "no privacy mechanism"
+_WORST_FIRST = [Verdict.REFUTED.value, NO_MECHANISM, *map(str, WORST_FIRST[1:])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One training or mechanism under audit. Texts are a few words each, and empty if nothing is known.
+
+    Attributes:
+        name: Name of the training, or of the method where there is none.
+        training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
+        config: The settings of the audit, which include those of the training.
+        groups: Its results by unit, the one that decides first.
+        claim: The claim about the most rounds.
+        unprotected: Whether it is known to add no noise, unless that has refuted a claim.
+        verdict: The verdict on it, or that it has no privacy mechanism.
+        facts: ``data`` with its fingerprint, ``users``, ``model`` with its size and ``utility``, as far as known, and
+            what else its owner stated by the names in `coalmine.results.io.FACTS`.
+        mechanism: Its ``clipping``, ``noise``, ``sampling`` and ``rounds``, and the bug ``planted`` on purpose.
+        highlights: What methods want to have read beside ε, such as extracted phrases.
+    """
+
+    name: str
+    training: Mapping[str, Any]
+    config: Mapping[str, Any]
+    groups: Sequence[Group]
+    claim: Claim | None
+    unprotected: bool
+    verdict: str
+    facts: Mapping[str, str]
+    mechanism: Mapping[str, str]
+    highlights: Sequence[str]
+
+
+def subjects(run: SavedRun) -> list[Subject]:
+    """Return what a run audited, the worst verdict first.
+
+    Results of a Python session name no training and count as one subject.
+    """
+    by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
+    for result in run.results:
+        by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
+    audited = [_subject(run, name, results) for name, results in by_name.items()]
+    return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
+
+
+def _subject(run: SavedRun, name: str, results: Sequence[Result]) -> Subject:
+    """Return what is known of one training or mechanism."""
+    training = run.trainings.get(name, {})
+    config: Mapping[str, Any] = results[0].config if results else {}
+    groups = grouped(results) or [Group(title="No results", results=())]
+    claims = [result.claim for result in results if result.claim is not None]
+    bare = [claim for claim in claims if claim.epsilon == math.inf and not claim.has_noise]
+    # A refuted claim says more than a missing mechanism: there, noise was promised.
+    refuted = groups[0].verdict is Verdict.REFUTED
+    unprotected = bool(bare or not training.get("private", True)) and not refuted
+
+    measured = [f"{metric} {metric_text(value)}" for metric, value in training.get("metrics", {}).items()]
+    known = {"data": config.get("data"), "users": training.get("clients"), "model": config.get("model")}
+    facts = {fact: str(value or "") for fact, value in known.items()}
+    facts |= {"utility": ", ".join(measured), **run.facts}
+    if "data_fingerprint" in training:
+        facts["data"] += f" (fingerprint {training['data_fingerprint']})"
+    if facts["users"].isdigit():
+        facts["users"] = words.plural(int(facts["users"]), "user")
+    parameters = training.get("parameters", config.get("dim"))
+    if parameters is not None:
+        facts["model"] = f"{facts['model']}, {round(parameters):,} parameters".removeprefix(", ")
+
+    highlights: list[str] = []
+    for method in map(registry.find, dict.fromkeys(result.method for result in results)):
+        highlights += method.highlights(run.of(method.name, method.extras))
+    return Subject(
+        name=name,
+        training=training,
+        config=config,
+        groups=groups,
+        claim=max(claims, key=lambda claim: claim.rounds or 0, default=None),
+        unprotected=unprotected,
+        verdict=NO_MECHANISM if unprotected else groups[0].verdict.value,
+        facts=facts,
+        mechanism=_mechanism(claims, config, training, unprotected),
+        highlights=highlights,
     )
-    # NaN is no JSON, and a browser would refuse all figures because of one.
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
-    environment.globals |= {
-        "CAVEATS": CAVEATS,
-        "Table": Table,
-        "Verdict": Verdict,
-        "charts": charts,
-        "epsilons": epsilons,
-        "joint_confidence": joint_confidence,
-        "score_counts": score_counts,
-        "subjects": subjects,
-        "version": __version__,
-        "words": words,
+
+
+def _mechanism(
+    claims: Sequence[Claim], config: Mapping[str, Any], training: Mapping[str, Any], unprotected: bool
+) -> dict[str, str]:
+    """Return what is stated about the privacy mechanism, by the names in `Subject`."""
+    noises: set[float] = set()
+    local: set[float] = set()
+    rounds, sampling = training.get("rounds"), "" if claims else str(config.get("cohort", ""))
+    for claim in sorted(claims, key=lambda claim: claim.rounds or 0):
+        noises.update(noise for noise, _ in claim.noise_schedule)
+        if claim.noise_multiplier is not None:
+            noises.add(claim.noise_multiplier)
+        # A local report is not sampled and belongs to no round. A stated ε says nothing about either of them.
+        if claim.local_epsilon is not None:
+            local.add(claim.local_epsilon)
+        elif claim.accountant != "claimed":
+            sampling, rounds = str(claim.sampling), training.get("rounds", claim.rounds)
+    levels = sorted(noises or local)
+    span = " to ".join(dict.fromkeys(f"{level:g}" for level in levels[:1] + levels[-1:]))
+    noise = ""
+    if unprotected:
+        noise = "no noise"
+    elif noises:
+        noise = f"Gaussian noise with noise multiplier {span}"
+    elif local:
+        noise = f"every report randomized by its user ({config.get('mechanism', 'local mechanism')}, ε = {span})"
+    scheme, _, value = sampling.partition(":")
+    samplings = {
+        "poisson": f"Poisson sampling with q = {value}",
+        "every-round": "every user in every round",
+        **dict.fromkeys(["", "None", "as claimed", "unknown"], ""),
     }
-    environment.filters |= {
-        "eps": words.number,
-        "markdown": inline_markdown,
-        "metric": metric,
-        "slug": slug,
-        "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
+    clip_norm = config.get("clip_norm")
+    return {
+        "clipping": {None: "", "none": "no clipping"}.get(clip_norm, f"clip norm {clip_norm}"),
+        "noise": noise,
+        "sampling": samplings.get(scheme, f"sampling {sampling}"),
+        "rounds": "" if rounds is None else words.plural(int(rounds), "round"),
+        "planted": f"a bug planted on purpose ({config['bug']})" if config.get("bug") else "",
     }
-    # A cell that is right-aligned: a number, with a sign of comparison or a percent sign.
-    number = re.compile(r"[≥≤≈ –-]*([\d.,]+(e[+-]?\d+)?|∞)?%?( \(≈ [^)]*\))?")
-    environment.tests["numeric"] = number.fullmatch
-    return environment
+
+
+def about(run: SavedRun, audited: Sequence[Subject], auditor: str) -> dict[str, Any]:
+    """Return the adversaries, the warnings with their methods, what was not tested, the auditor, and the origin."""
+    attackers: dict[str, dict[str, None]] = {}
+    warnings: dict[str, tuple[str, str]] = {}
+    checks: set[str] = set()
+    for result in run.results:
+        attackers.setdefault(result.adversary, {})[result.method] = None
+        checks.update(result.checks)
+        for warning in map(str, result.warnings):
+            # Those that differ only in their numbers, in parentheses, are listed once.
+            warnings.setdefault(re.sub(r" \([^)]*\)", "", warning), (warning, result.method))
+
+    units = list(dict.fromkeys(result.unit.name for result in run.results))
+    not_tested = [f"Only {'this unit was' if len(units) == 1 else 'these units were'} tested: {'; '.join(units)}."]
+    weak = []
+    for group in [group for subject in audited for group in subject.groups[1:]]:
+        weak += [result.name for result in group.results if result.verdict is Verdict.TOO_WEAK]
+    if weak:
+        not_tested.append(f"Tested, but too weakly to count: {'; '.join(weak[:FEW])}.")
+    missing = [check.value for check in (Check.CLIPPING, Check.SENSITIVITY) if check not in checks]
+    if checks and missing:
+        where = f"Not checked: {words.listed(missing)} of the real clients' updates"
+        not_tested.append(f"{where} (coalmine.replay checks them).")
+    if not checks and not all(subject.unprotected for subject in audited):
+        not_tested.append("No check looked for bugs of the noise, the clipping or the participation.")
+
+    recorded = run.provenance
+    date = str(recorded.get("date", "date not recorded")).replace("T", " ").replace("+00:00", " UTC")
+    origin = [date, f"coalmine {run.content.get('coalmine', 'unknown')}"]
+    if recorded.get("seeds"):
+        origin.append(f"seed {', '.join(dict.fromkeys(map(str, recorded['seeds'].values())))}")
+    if run.fingerprint:
+        origin.append(f"fingerprint of the results {run.fingerprint}")
+    return {
+        "adversaries": [f"one who {who} ({words.listed(list(names))})" for who, names in attackers.items()],
+        "warnings": list(warnings.values()),
+        "not_tested": [*not_tested, "Stronger adversaries may exist; servers, networks and logs were not looked at."],
+        "auditor": auditor or run.content.get("auditor", ""),
+        "origin": ", ".join(origin),
+    }
+
+
+# Templates
 
 
 def slug(name: str) -> str:
@@ -296,11 +406,44 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "unnamed"
 
 
-def metric(value: object) -> str:
+def metric_text(value: object) -> str:
     """Format any number of a result with four significant digits."""
     if value == "inf":  # as JSON files spell it
         return "∞"
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+_FILES = Path(__file__).parent / "templates"
+
+# Everything is escaped, unless it goes into Markdown, and unknown names are errors.
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_FILES),
+    autoescape=lambda name: name is None or not name.endswith(".md.j2"),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+# NaN is no JSON, and a browser would refuse all figures because of one.
+_TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+_TEMPLATES.globals |= {
+    "FEW": FEW,
+    "charts": charts,
+    "epsilons": epsilons,
+    "joint_confidence": joint_confidence,
+    "method_section": method_section,
+    "score_counts": score_counts,
+    "version": __version__,
+    "words": words,
+}
+_TEMPLATES.filters |= {
+    "eps": words.number,
+    "markdown": inline_markdown,
+    "metric": metric_text,
+    "slug": slug,
+    "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",
+}
+# A cell that is right-aligned: a number, with a sign of comparison or a percent sign.
+_TEMPLATES.tests["numeric"] = re.compile(r"[≥≤≈ –-]*([\d.,]+(e[+-]?\d+)?|∞)?%?( \(≈ [^)]*\))?").fullmatch
 
 
 @cache
@@ -310,11 +453,7 @@ def _library() -> str:
     Bundling them takes two or three seconds, so the bundle is kept in the user's cache directory, by version. A cache
     that cannot be read or written is only slower.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    if sys.platform == "darwin":
-        caches = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     path = caches / "coalmine" / f"vega-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ randomized gradients. Trainings give the same bits for the same seed, save check
 | where noise is added | `mechanisms.central.Mechanism.noise` |
 | local mechanisms (LDP-SGD, Gaussian, PrivUnit) | `mechanisms` |
 | what a client does | `client` |
-| how updates are computed fast | `kernels`, `workers` |
+| how updates are computed fast, and in several processes | `kernels` |
 | rounds, releases to audits, checkpoints | `rounds` |
 | data sets and models | `data`, `models` |
 | all of it as settings of a run | `settings` |
@@ -30,30 +30,22 @@ if TYPE_CHECKING:
     from coalmine.simulation.client import Adam as Adam
     from coalmine.simulation.client import LocalTraining as LocalTraining
     from coalmine.simulation.client import evaluate as evaluate
-    from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
-    from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
     from coalmine.simulation.mechanisms.central import Mechanism as Mechanism
-    from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
     from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
     from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
     from coalmine.simulation.mechanisms.local import PrivUnit2 as PrivUnit2
+    from coalmine.simulation.mechanisms.local import train_locally_private as train_locally_private
     from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
-    from coalmine.simulation.training import train_locally_private as train_locally_private
 
 __getattr__, __all__ = lazy_names(
     __name__,
     {
         "coalmine.simulation.client": ("SGD", "Adam", "LocalTraining", "evaluate"),
-        "coalmine.simulation.mechanisms.central": (
-            "AdaptiveClipping",
-            "FixedClipping",
-            "Mechanism",
-            "NoClipping",
-        ),
+        "coalmine.simulation.mechanisms.central": ("Mechanism",),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",
             "LDPServer",
@@ -61,7 +53,8 @@ __getattr__, __all__ = lazy_names(
             "LocalMechanism",
             "OwnMechanism",
             "PrivUnit2",
+            "train_locally_private",
         ),
-        "coalmine.simulation.training": ("CentralTraining", "Training", "train_locally_private"),
+        "coalmine.simulation.training": ("CentralTraining", "Training"),
     },
 )

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.arrays import Array, Ints
+from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of
@@ -166,29 +166,20 @@ class Participant:
     stream: Stream
 
 
-def input_tensor(
-    inputs: Array, task: Task, dtype: torch.dtype = torch.float32, device: torch.device | None = None
-) -> Tensor:
-    """Inputs as a module takes them: tokens as int64, uint8 pixels scaled to [0, 1]. They are on the CPU by default."""
-    if task.tokens is not None:
-        return torch.from_numpy(inputs.astype(np.int64)).to(device)
-    numbers = torch.from_numpy(inputs.astype(np.float32)).to(device=device, dtype=dtype)
-    return numbers.div_(255) if inputs.dtype == np.uint8 else numbers
-
-
 def tensors(
     examples: Examples, task: Task, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as a module and its loss take them, on the CPU by default."""
-    targets = torch.from_numpy(examples.targets.astype(np.int64))
-    return input_tensor(examples.inputs, task, dtype, device), targets.to(device)
+    """Inputs and targets as a module and its loss take them, on the CPU by default.
 
-
-def seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed what dropout and similar layers draw from: torch's global generators of the CPU and of a device."""
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed_all(seed)
+    Tokens and targets are int64; uint8 pixels are scaled to [0, 1].
+    """
+    targets = torch.from_numpy(examples.targets.astype(np.int64)).to(device)
+    if task.tokens is not None:
+        return torch.from_numpy(examples.inputs.astype(np.int64)).to(device), targets
+    inputs = torch.from_numpy(examples.inputs.astype(np.float32)).to(device=device, dtype=dtype)
+    if examples.inputs.dtype == np.uint8:
+        inputs.div_(255)
+    return inputs, targets
 
 
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -198,17 +189,11 @@ def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> T
     """
     if callable(getattr(type(module), "loss", None)):
         return module.loss(inputs, targets)  # type: ignore[operator, no-any-return]
-    logits, labels, ignored = module(inputs), targets.flatten(), ignored_index(task)
-    if task.ignored is None or bool((labels != ignored).any()):
-        return F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=ignored)
-    # The mean over no target is 0/0. Zero times the logits keeps the graph, so that gradients are zero as well.
-    return logits.sum() * 0.0  # type: ignore[no-any-return]
-
-
-def ignored_index(task: Task) -> int:
-    """The task's ignored target, as ``ignore_index`` of torch's ``cross_entropy`` takes it."""
-    # -100 is torch's own default: no label of ours is negative.
-    return -100 if task.ignored is None else task.ignored
+    logits, labels = module(inputs), targets.flatten()
+    if bool((labels == task.ignored).all()):
+        # The mean over no target is 0/0. Zero times the logits keeps the graph, so that gradients are zero as well.
+        return logits.sum() * 0.0  # type: ignore[no-any-return]
+    return F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=task.ignored)
 
 
 def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) -> dict[str, float]:
@@ -238,7 +223,6 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
         examples = examples.pooled()
     positions = task.input_shape[0] if task.per_position else 1
     batch_size = max(1, min(500, _LOGITS // (task.classes * positions)))
-    ignored = ignored_index(task)
     loss, correct, counted = 0.0, 0, 0
     was_training, device = module.training, device_of(module)
     module.eval()
@@ -246,8 +230,8 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
         for start in range(0, len(examples), batch_size):
             inputs, targets = tensors(examples[start : start + batch_size], task, device=device)
             logits, targets = module(inputs).flatten(0, -2), targets.flatten()
-            loss += float(F.cross_entropy(logits, targets, ignore_index=ignored, reduction="sum"))
-            counts = targets != ignored
+            loss += float(F.cross_entropy(logits, targets, ignore_index=task.ignored, reduction="sum"))
+            counts = targets != task.ignored
             correct += int(((logits.argmax(1) == targets) & counts).sum())
             counted += int(counts.sum())
     module.train(was_training)

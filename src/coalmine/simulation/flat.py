@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from coalmine.errors import InputError
 
@@ -23,22 +23,26 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
-        self.module = stateless(copy.deepcopy(module)).train().to(dtype=dtype)
+        self.module = copy.deepcopy(module).train().to(dtype=dtype)
+        for layer in self.module.modules():
+            # Batch statistics only: running statistics would not be part of any update.
+            if isinstance(layer, _NormBase):
+                layer.track_running_stats = False
+                layer.running_mean = layer.running_var = layer.num_batches_tracked = None
         trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
         self.names, self.parameters = list(trained), list[Tensor](trained.values())
         self.shapes = [tuple(value.shape) for value in self.parameters]
         self._sizes = [value.numel() for value in self.parameters]
         self.dim, self.dtype, self.device = sum(self._sizes), dtype, device_of(self.module)
-        self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
-        for owner in self.module.modules():
-            for name, buffer in owner._buffers.items():
-                if buffer is not None:
-                    self._buffers.append((owner, name, buffer, buffer.clone()))
+        buffers = self.module.named_buffers(remove_duplicate=False)
+        self._buffers = [(name.rpartition("."), value, value.clone()) for name, value in buffers]
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:
-        """Set all parameters from a vector."""
+        """Set all parameters from a vector, and the buffers, which are not part of any update, to their start."""
         torch._foreach_copy_(self.parameters, self.views(vector))
+        for (owner, _, name), value, start in self._buffers:
+            self.module.get_submodule(owner)._buffers[name] = value.copy_(start)
 
     @torch.no_grad()
     def flatten(self, tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
@@ -49,15 +53,6 @@ class FlatModel:
         """The part of each parameter in vectors (…, d), shaped (…, *shape)."""
         pieces = rows.split(self._sizes, dim=-1)
         return [piece.view(*rows.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
-
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """The gradient of ``loss``, one tensor per parameter; zeros for parameters it does not depend on."""
-        return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
-
-    def reset_buffers(self) -> None:
-        """Restore the module's buffers, which are not part of any update."""
-        for owner, name, buffer, start in self._buffers:
-            owner._buffers[name] = buffer.copy_(start)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -71,13 +66,14 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     Raises:
         InputError: If there is no such device, or if it holds no numbers.
     """
-    there = device_of(module) if device is None else device
+    if device is None:
+        return module
     try:
         # torch has the device "meta" everywhere, but its tensors hold no numbers that could be read back.
-        torch.zeros(1, device=there).item()
-        return module if device is None else copy.deepcopy(module).to(device)
+        torch.zeros(1, device=device).item()
+        return copy.deepcopy(module).to(device)
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
-        raise InputError(f"device must be one that torch has here, got {str(there)!r}: {error!s:.200}") from error
+        raise InputError(f"device must be one that torch has here, got {str(device)!r}: {error!s:.200}") from error
 
 
 def parameter_vector(module: nn.Module) -> Tensor:
@@ -96,7 +92,7 @@ def parameter_vector(module: nn.Module) -> Tensor:
 def norms(rows: Tensor) -> Tensor:
     """The ℓ₂ norm of each row of a matrix, accurate to a few parts in a million for any length; float64 on the CPU."""
     whole = rows.shape[1] - rows.shape[1] % _BLOCK
-    parts = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2) if whole else rows[:, :0]
+    parts = torch.linalg.vector_norm(rows[:, :whole].reshape(len(rows), whole // _BLOCK, _BLOCK), dim=2)
     rest = torch.linalg.vector_norm(rows[:, whole:], dim=1)
     # Few numbers are left, and not every device has float64.
     squares: Tensor = parts.cpu().double().square().sum(1) + rest.cpu().double().square()
@@ -109,18 +105,8 @@ def check_module(module: nn.Module, *, private: bool) -> None:
         raise InputError("the model's parameters are not finite before training: check their initialization")
     for name, layer in module.named_modules():
         # Clipping bounds what one client changes only if its update depends on nobody else's examples.
-        if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if private and isinstance(layer, _BatchNorm):
             raise InputError(
                 f"{type(layer).__name__} at {name!r} mixes the examples of a batch and keeps statistics outside the "
                 "clipped update, where no noise protects them: use torch.nn.GroupNorm instead"
             )
-
-
-def stateless(module: nn.Module) -> nn.Module:
-    """Make normalization layers use batch statistics only: running statistics would not be part of any update."""
-    for layer in module.modules():
-        if isinstance(layer, _NormBase) and layer.track_running_stats:
-            layer.track_running_stats = False
-            layer.running_mean = layer.running_var = None
-            layer.num_batches_tracked = None
-    return module

@@ -5,14 +5,15 @@ Every ``description`` is help text: of the command line and of ``docs/config.md`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from coalmine.claims.sampling import parse_sampling
 from coalmine.config.settings import Settings
-from coalmine.errors import InputError, parse_kind
+from coalmine.errors import InputError, check_positive, parse_kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
     from coalmine.simulation.client import Optimizer
-    from coalmine.simulation.data import FederatedData, Splits, Task
-    from coalmine.simulation.mechanisms.central import Clipping
+    from coalmine.simulation.data import FederatedData, Splits
 
 
 class OptimizerSettings(Settings):
@@ -133,8 +133,10 @@ class TrainingSettings(Settings):
     @classmethod
     def _readable(cls, value: str, info: ValidationInfo) -> str:
         """Check the syntax here, where the error can name the line of the file."""
-        readers = {"clip_norm": _clipping, "cohort": _sampling}
-        readers[str(info.field_name)](value)
+        if info.field_name == "clip_norm":
+            _clipping(value)
+        elif parse_sampling(value).rate == 0:
+            raise InputError(f"the sampling probability q must be positive, got {value!r}")
         return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
@@ -163,18 +165,18 @@ class TrainingSettings(Settings):
         from coalmine.simulation.flat import moved
 
         task = splits.train.task
-        model = build_model(self.model or models.default_model(task), task, self.model_settings, seed=self.seed)
+        model = models.build(self.model or models.default_model(task), task, seed=self.seed, **self.model_settings)
         return moved(model, self.device)
 
     def mechanism(self) -> Mechanism:
         """Clipping and noise."""
         from coalmine.simulation import Mechanism
 
-        return Mechanism(clipping=_clipping(self.clip_norm), noise_multiplier=self.noise_multiplier)
+        return Mechanism(noise_multiplier=self.noise_multiplier, **_clipping(self.clip_norm))
 
     def sampling(self) -> Sampling:
         """The rule for who takes part in a round."""
-        return _sampling(self.cohort)
+        return parse_sampling(self.cohort)
 
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
@@ -202,35 +204,11 @@ class TrainingSettings(Settings):
         )
 
 
-def build_model(name: str, task: Task, settings: Mapping[str, float], *, seed: int = 0) -> nn.Module:
-    """Build a model with numeric settings as read from a file; whole numbers become integers."""
-    from coalmine.simulation import models
-
-    # Numbers of a TOML file or of the command line are read as floats, but sizes of layers must be integers.
-    numbers: dict[str, Any] = {key: int(value) if value == int(value) else value for key, value in settings.items()}
-    return models.build(name, task, seed=seed, **numbers)
-
-
-def _clipping(text: str) -> Clipping:
+def _clipping(text: str) -> dict[str, float]:
     """Parse the setting ``clip_norm``."""
-    from coalmine.simulation import AdaptiveClipping, FixedClipping, NoClipping
-
-    kinds: dict[str, Callable[[str], Clipping]] = {
-        text: lambda _: FixedClipping(float(text)),  # any other text must be a number
-        "none": lambda _: NoClipping(),
-        "adaptive:": lambda start: AdaptiveClipping(initial=float(start)),
+    kinds: dict[str, Callable[[str], dict[str, float]]] = {
+        text: lambda _: {"clip_norm": check_positive("clip_norm", float(text))},  # any other text must be a number
+        "none": lambda _: {},
+        "adaptive:": lambda start: {"clip_norm": check_positive("START", float(start)), "quantile": 0.5},
     }
     return parse_kind(text, kinds, f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}")
-
-
-def _sampling(text: str) -> Sampling:
-    """Parse the setting ``cohort``."""
-    from coalmine.claims.sampling import AtMost, Last, Observed, parse_sampling
-
-    sampling = parse_sampling(text)
-    # Clients have to be drawn here, and these only say how often somebody took part.
-    if isinstance(sampling, AtMost | Observed) and not isinstance(sampling, Last):
-        raise InputError(f"cohort must be poisson:Q, fixed:SIZE, epochs:N or every-round, got {text!r}")
-    if sampling.rate == 0:
-        raise InputError(f"the sampling probability q must be positive, got {text!r}")
-    return sampling

@@ -1,4 +1,4 @@
-"""Three ways to train: federated with central privacy, central without privacy, and with local privacy.
+"""Two ways to train: federated with central privacy, and central without privacy.
 
 ``Training._noisy_mean`` is one round's release: the kernel clips and sums the updates (`coalmine.simulation.kernels`),
 audits add their canaries, and the mechanism's noise is added to the sum (`coalmine.simulation.mechanisms.central`).
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,22 +23,12 @@ from coalmine.parallel import single_thread
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
-from coalmine.simulation.client import (
-    SGD,
-    LocalTraining,
-    Optimizer,
-    loss_of,
-    seed_dropout,
-    tensors,
-)
+from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
-from coalmine.simulation.flat import FlatModel
-from coalmine.simulation.kernels import choose_kernel
+from coalmine.simulation.kernels import ClientWork, choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
-from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 from coalmine.simulation.rounds import Metrics, Rounds, TrainingState, shown
-from coalmine.simulation.workers import ClientWork, Workers
 from coalmine.vectors import VectorKind
 from coalmine.vectors import flat as flat_vector
 
@@ -74,12 +64,12 @@ class Training(Rounds):
 
     Example:
         >>> from coalmine import Poisson
-        >>> from coalmine.simulation import FixedClipping, models
+        >>> from coalmine.simulation import models
         >>> from coalmine.simulation.data import load
         >>> splits = load("digits")
         >>> training = Training(
         ...     model=models.build("logistic", splits.train.task), data=splits.train, test=splits.test, rounds=2,
-        ...     sampling=Poisson(0.1), mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0),
+        ...     sampling=Poisson(0.1), mechanism=Mechanism(clip_norm=1.0, noise_multiplier=1.0),
         ... )
         >>> history = training.run()
         >>> round(training.claim(delta=1e-5).epsilon, 2)
@@ -136,10 +126,9 @@ class Training(Rounds):
         with single_thread():
             kernel = choose_kernel(self._model.module, data, self.client)
         self.kernel = type(kernel).__name__
-        self._work = ClientWork(data, kernel, self.seed)
-        self._workers = Workers(self._work, workers)
-        self._release = self._workers.close
-        self.state.clip_norm = self.mechanism.clipping.start()
+        self._work = ClientWork(data, kernel, seed=self.seed, workers=workers)
+        self._release = self._work.close
+        self.state.clip_norm = float(self.mechanism.clip_norm)
 
     def claim(self, delta: float) -> Claim:
         """The claimed guarantee for all rounds of this configuration; ε is infinite without noise.
@@ -188,16 +177,15 @@ class Training(Rounds):
         needed = rounds * self.expected_clients(state.round)
         if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
-        everyone = np.arange(population)
-        items = self._work.items(state.round, trial, everyone, state.clip_norm, one_by_one=True)
         rows = torch.empty(population, self.dim, device=state.model.device)
         norms, losses = np.empty(population), np.empty(population)
-        for item, part in zip(items, self._workers.each(state.model, items), strict=True):
-            rows[torch.from_numpy(item.clients).to(rows.device)] = part.total
-            norms[item.clients], losses[item.clients] = part.norms, part.losses
-        updates = PartialSum(rows, norms, losses)
-        self._check_finite(everyone, updates)
-        return updates
+        everyone, number = np.arange(population), state.round
+        parts = self._work.parts(state.model, everyone, state.clip_norm, round=number, trial=trial, one_by_one=True)
+        for clients, part in parts:
+            rows[torch.from_numpy(clients).to(rows.device)] = part.total
+            norms[clients], losses[clients] = part.norms, part.losses
+        self._check_finite(everyone, norms, losses)
+        return PartialSum(rows, norms, losses)
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
@@ -234,13 +222,18 @@ class Training(Rounds):
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.sampling.draw(population, self.rounds, seed=self.seed, round=number, trial=trial)
         if frozen is None:
-            items = self._work.items(number, trial, cohort, clip_norm)
-            clients = self._workers.sum(self.state.model, items)
-            self._check_finite(np.concatenate([np.arange(0), *(item.clients for item in items)]), clients)
+            norms, losses, total = [np.empty(0)], [np.empty(0)], torch.zeros_like(self.state.model)
+            # Float addition is not associative: parts are added in their order, whichever worker finished first.
+            for clients, part in self._work.parts(self.state.model, cohort, clip_norm, round=number, trial=trial):
+                self._check_finite(clients, part.norms, part.losses)
+                total += part.total
+                norms.append(part.norms)
+                losses.append(part.losses)
+            summed = PartialSum(total, np.concatenate(norms), np.concatenate(losses))
         else:
             takes_part = torch.from_numpy(np.bincount(cohort, minlength=population)).to(frozen.total)
-            clients = PartialSum(takes_part @ frozen.total, frozen.norms[cohort], frozen.losses[cohort])
-        total = clients.total
+            summed = PartialSum(takes_part @ frozen.total, frozen.norms[cohort], frozen.losses[cohort])
+        total = summed.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
             total += VectorKind.of(total).give(flat_vector(contribution.total))
@@ -256,20 +249,17 @@ class Training(Rounds):
         # An empty cohort without noise: the update is zero, and any divisor will do.
         divisor = divisor or 1.0
         total /= divisor
-        return total, divisor, clients.norms, clients.losses
+        return total, divisor, summed.norms, summed.losses
 
-    def _check_finite(self, cohort: Ints, clients: PartialSum) -> None:
+    def _check_finite(self, clients: Ints, norms: Floats, losses: Floats) -> None:
         """Raise `InputError` that names the first client whose loss or update is not finite."""
         # Clipping would turn an infinite update into NaN, which one client would then give to everybody.
-        bad = np.flatnonzero(~(np.isfinite(clients.norms) & np.isfinite(clients.losses)))
-        if len(bad):
-            first = int(bad[0])
-            name = self.data.names[int(cohort[first])]
-            loss, norm, number = clients.losses[first], clients.norms[first], self.state.round
+        for i in np.flatnonzero(~np.isfinite(norms + losses)):
+            name, number = self.data.names[int(clients[i])], self.state.round
             raise InputError(
-                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}, which "
-                "was aborted: lower the clients' learning rate, check this client's examples, or, if the global model "
-                "has diverged, lower the server's learning rate or the noise"
+                f"client {name!r} has a loss of {losses[i]:.4g} and an update of norm {norms[i]:.4g} in round "
+                f"{number}, which was aborted: lower the clients' learning rate, check this client's examples, or, if "
+                "the global model has diverged, lower the server's learning rate or the noise"
             )
 
 
@@ -359,7 +349,6 @@ class CentralTraining(Rounds):
         number, state, device = self.state.round, self.state, self._model.device
         # Buffers such as those of a spectral norm are no parameters: they start over, as they do for clients.
         self._model.load(state.model)
-        self._model.reset_buffers()
         optimizer_state, losses = copy.deepcopy(state.optimizer), []
         rng_state = torch.get_rng_state()
         records = self.data.indices
@@ -377,8 +366,8 @@ class CentralTraining(Rounds):
             rows = self._order[part * self.batch_size : (part + 1) * self.batch_size]
             batch = Examples(self.data.inputs[rows], self.data.targets[rows])
             inputs, targets = tensors(batch, self.data.task, device=device)
-            # Dropout and similar layers draw from torch's global generator: seed it per step.
-            seed_dropout(int(generator(self.seed, "central", 0, step + 1).integers(2**32)), device)
+            # Dropout and similar layers draw from torch's global generators: seed them per step.
+            torch.manual_seed(int(generator(self.seed, "central", 0, step + 1).integers(2**32)))
             loss = loss_of(self._model.module, self.data.task, inputs, targets)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):
@@ -386,9 +375,9 @@ class CentralTraining(Rounds):
                     f"the loss is {losses[-1]} in step {step} of round {number}, which was aborted: lower the learning "
                     "rate"
                 )
-            gradients = self._model.gradients(loss)
+            gradients = torch.autograd.grad(loss, self._model.parameters, materialize_grads=True)
             with torch.no_grad():
-                self.optimizer.step(self._model.parameters, gradients, optimizer_state)
+                self.optimizer.step(self._model.parameters, list(gradients), optimizer_state)
         torch.set_rng_state(rng_state)
         model = self._model.flatten(self._model.parameters)
         metrics: Metrics = {"round": number, "train_loss": float(np.mean(losses))}
@@ -396,62 +385,3 @@ class CentralTraining(Rounds):
             model=model, optimizer=optimizer_state, round=number + 1, history=[*state.history, metrics]
         )
         return after, model - state.model, None
-
-
-def train_locally_private(
-    module: nn.Module,
-    data: FederatedData,
-    *,
-    mechanism: LocalMechanism,
-    server: LDPServer,
-    rounds: int,
-    clients: int,
-    rng: np.random.Generator,
-    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
-) -> nn.Module:
-    """Train a model from randomized gradient reports (Matsumoto et al., 2022, Algorithm 2, with many clients).
-
-    Each report has the mechanism's ε; a client that takes part in m rounds spends m times that. The paper starts from
-    θ₀ = 0, where only the last layer of a network has a gradient; this starts from the given module.
-
-    Args:
-        module: The model to start from; it is not changed.
-        data: The clients' examples.
-        mechanism: How clients randomize their gradients.
-        server: What the server does with the mean report.
-        rounds: Number of rounds.
-        clients: Number of clients per round, drawn without replacement.
-        rng: Source of all randomness.
-        track: Wraps the iterable of rounds, for instance to show progress.
-
-    Returns:
-        A trained copy of the module.
-
-    Raises:
-        InputError: If there are fewer clients than a round needs, or a mechanism's report is not usable.
-
-    Example:
-        >>> from coalmine.simulation import models
-        >>> from coalmine.simulation.data import load
-        >>> from coalmine.simulation import LDPSGD
-        >>> data = load("digits").train
-        >>> trained = train_locally_private(
-        ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),
-        ...     server=LDPServer(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
-        ... )
-    """
-    rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
-    if clients > len(data):
-        raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
-    model = FlatModel(module)
-    for _ in track(range(rounds)):
-        # Reports are long compared with their mean, so they are summed in float64.
-        total = np.zeros(model.dim, dtype=np.float64)
-        for client in rng.choice(len(data), clients, replace=False):
-            loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))
-            gradient = model.flatten(model.gradients(loss)).numpy()
-            total += mechanism.randomize(gradient, rng)[0]
-        means = (total / clients).astype(np.float32)[None]
-        before = model.flatten(model.parameters).numpy()
-        model.load(torch.from_numpy(server.move(before, means, mechanism)[0]))
-    return copy.deepcopy(model.module)

@@ -5,7 +5,6 @@ import json
 import struct
 import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +17,9 @@ from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import CanifeMethod
-from coalmine.report.page import _Page
-from coalmine.results.io import SavedRun
+from coalmine.report.page import method_section
 from coalmine.results.result import MethodResults, Result
-from coalmine.simulation import FixedClipping, Mechanism, Training
+from coalmine.simulation import Mechanism, Training
 from coalmine.simulation.data.text import Vocabulary
 from federations import federation, mlp, texts, word_model
 
@@ -41,7 +39,7 @@ def audited(module, data, pool, count=2, **settings):
         settings=DesignSettings(iterations=2),
     )  # fmt: skip
     audit = Canife(canaries=canaries, rounds=4, every=2, trials=12, **settings)
-    mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=1.0)
+    mechanism = Mechanism(clip_norm=0.5, noise_multiplier=1.0)
     Training(
         model=module, data=data, rounds=4, sampling=Poisson(0.5), client=CLIENT, mechanism=mechanism,
         audits=[audit],
@@ -56,8 +54,8 @@ def images():
 
 def section_of(*results):
     """The figures and the HTML of the report's section."""
-    page = _Page(SavedRun(path=Path(), content={}, results=results))
-    return page.figures, page.method_section(MethodResults(method="canife", results=results))
+    figures = {}
+    return figures, method_section(MethodResults(method="canife", results=results), figures, {})
 
 
 def test_the_section_shows_rounds_composition_and_samples_of_saved_results(images):

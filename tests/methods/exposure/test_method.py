@@ -1,6 +1,5 @@
 """The method in a run, in the terminal and in the report."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +10,7 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.exposure.method import ExposureSettings
 from coalmine.methods.secret_sharer.method import SecretSharerMethod, SecretSharerSettings
-from coalmine.report.page import _Page
-from coalmine.results.io import SavedRun
+from coalmine.report.page import method_section
 from coalmine.results.verdict import PHRASE, SCORES
 
 METHOD = registry.get("exposure")
@@ -75,6 +73,6 @@ def test_terminal_and_report_show_random_guessing(losses):
     assert [row[0] for row in summary.rows][:4] == ["mean", "median", "75th percentile", "largest"]
     assert summary.columns[3].startswith("95%")
     assert [row[0] for row in estimates.rows][:2] == ["simultaneous", "median-exposure"]
-    page = _Page(SavedRun(path=Path(), content={}, results=method_results.results))
-    assert "random guessing" in page.method_section(method_results)
-    assert len(page.explorers) == 1
+    explorers = {}
+    assert "random guessing" in method_section(method_results, {}, explorers)
+    assert len(explorers) == 1

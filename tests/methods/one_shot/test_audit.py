@@ -11,7 +11,7 @@ from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER
-from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
+from coalmine.simulation import SGD, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import CosineNull, Scores, estimate, gaussian_shift
 from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
@@ -271,7 +271,7 @@ def training(audits, **changes):
         "rounds": ROUNDS,
         "sampling": Poisson(0.5),
         "client": LocalTraining(optimizer=SGD(learning_rate=0.1)),
-        "mechanism": Mechanism(clipping=FixedClipping(0.5), noise_multiplier=0.5),
+        "mechanism": Mechanism(clip_norm=0.5, noise_multiplier=0.5),
         "audits": audits,
     }
     return Training(**settings | changes)
@@ -305,7 +305,7 @@ def test_a_checkpoint_of_other_canaries_is_an_error(tmp_path):
 
 def test_canaries_follow_an_adaptive_clip_norm():
     audit = OneShot(parameter_vector(mlp()).numel(), rounds=ROUNDS, canaries=200, participation="every-round")
-    run = training([audit], mechanism=Mechanism(clipping=AdaptiveClipping(initial=5.0), noise_multiplier=0.1))
+    run = training([audit], mechanism=Mechanism(clip_norm=5.0, quantile=0.5, noise_multiplier=0.1))
     run.run()
     clips = [round["clip_norm"] for round in run.history]
     assert clips[0] != clips[-1]

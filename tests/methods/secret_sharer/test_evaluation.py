@@ -19,7 +19,7 @@ from coalmine.methods.secret_sharer.evaluation import (
     scored_ranks,
 )
 from coalmine.methods.secret_sharer.phrases import Language
-from coalmine.simulation.models.steps import Steps, steps_of
+from coalmine.simulation.models.text import Steps, steps_of
 from phrase_models import LANGUAGE, TOKENS, toy_model, toy_phrases, toy_scorer
 
 
@@ -99,7 +99,7 @@ def test_branch_and_bound_gives_the_ranks_of_scoring_everything(name):
 
 @pytest.mark.parametrize("common", [1, 4])
 def test_ranks_are_the_same_where_lower_bounds_are_loose(monkeypatch, common):
-    monkeypatch.setattr("coalmine.simulation.models.word_lstm._COMMON", common)
+    monkeypatch.setattr("coalmine.simulation.models.text._COMMON", common)
     scorer = toy_scorer(sharp=2.0)
     references = toy_phrases(2000, 5, seed=3)
     sampled = sampled_ranks(scorer, toy_phrases(length=6), references, limit=None)

@@ -1,13 +1,10 @@
 """Figures and the section of the report, drawn from what a run saves."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from coalmine.methods import registry
-from coalmine.report.page import _Page
-from coalmine.results.io import SavedRun
+from coalmine.report.page import method_section
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.verdict import PHRASE, USER
 from coalmine.stats import Scores, estimate
@@ -58,9 +55,9 @@ def method_results(memorization):
 
 
 def test_the_section_has_heat_map_phrases_and_views(method_results):
-    page = _Page(SavedRun(path=Path(), content={}, results=method_results.results))
-    html = page.method_section(method_results)
-    _, heat_map = page.figures["secret-sharer-memorized"]
+    figures, explorers = {}, {}
+    html = method_section(method_results, figures, explorers)
+    _, heat_map = figures["secret-sharer-memorized"]
     cells = heat_map["data"]["values"]
     assert [(cell["x"], cell["y"]) for cell in cells] == [("0.1", "1"), ("0.2", "1"), ("0.1", "0.1"), ("0.2", "0.1")]
     assert {(cell["text"], cell["share"]) for cell in cells} == {("3 of 4", 0.75)}
@@ -68,7 +65,7 @@ def test_the_section_has_heat_map_phrases_and_views(method_results):
         assert part in html
     assert "words &lt;5&gt;" not in html  # held out
     # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.
-    assert len(page.explorers) == 1
+    assert len(explorers) == 1
 
 
 def test_the_terminal_table_counts_phrases(method_results):

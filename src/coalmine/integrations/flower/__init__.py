@@ -17,10 +17,8 @@ try:
 except ImportError:
     raise ImportError("this integration needs Flower, which is not installed: pip install 'coalmine[flower]'") from None
 
-from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.grid import CanaryGrid, FrozenRounds
-from coalmine.integrations.flower.local import LocalGrid
-from coalmine.integrations.flower.mod import canary_mod
+from coalmine.integrations.flower.nodes import LocalGrid, canary_mod
 from coalmine.integrations.flower.replay import replay_strategy
 
-__all__ = ["CanaryGrid", "FrozenRounds", "Layout", "LocalGrid", "canary_mod", "replay_strategy"]
+__all__ = ["CanaryGrid", "FrozenRounds", "LocalGrid", "canary_mod", "replay_strategy"]

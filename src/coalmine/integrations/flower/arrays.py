@@ -44,15 +44,13 @@ class Layout:
         Raises:
             InputError: If the model has no floating-point parameters.
         """
-        shapes, itemsizes = {}, set()
-        for key, array in arrays.items():
-            if np.dtype(array.dtype).kind == "f":
-                shapes[key] = tuple(array.shape)
-                itemsizes.add(np.dtype(array.dtype).itemsize)
-        if not shapes:
+        parameters = {key: array for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
+        if not parameters:
             raise InputError("the model has no floating-point parameters")
         # Audits subtract two models, so the coarsest precision decides how exact their difference is.
-        return cls(shapes, "float16" if 2 in itemsizes else "float32")
+        half = any(array.dtype == "float16" for array in parameters.values())
+        shapes = {key: tuple(array.shape) for key, array in parameters.items()}
+        return cls(shapes, "float16" if half else "float32")
 
     @property
     def dim(self) -> int:

@@ -12,8 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_kind, check_positive
-from coalmine.integrations.flower.local import through_mods
-from coalmine.integrations.flower.mod import canary_request
+from coalmine.integrations.flower.nodes import LocalGrid, canary_request, through_mods
 from coalmine.integrations.flower.replay import (
     StrategyChecks,
     calling_strategy,
@@ -85,15 +84,12 @@ class CanaryGrid(Grid):
         self.inner, self.audited = grid, AuditedRounds([audits] if isinstance(audits, Audit) else list(audits))
         self._clip_norm, self._length = clip_norm, check_positive("length", length)
         self._mods, self._metrics, self._hosts = tuple(mods), dict(metrics or {}), tuple(hosts)
-        crafted = [audit.family for audit in self.audited.audits if audit.family not in FAMILIES]
+        crafted = {str(audit.family) for audit in self.audited.audits}.difference(FAMILIES)
         if self._hosts and crafted:
-            raise InputError(
-                f"hosts can only send canaries that a seed regenerates ({', '.join(FAMILIES)}), got {crafted[0]}"
-            )
+            raise InputError(f"hosts can only send canaries that a seed regenerates, got {', '.join(crafted)}")
         self._record_names = ("arrays", "metrics")
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
-        self._balance_checked = False
         self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
 
     @property
@@ -137,11 +133,7 @@ class CanaryGrid(Grid):
         """The run of the inner grid."""
         return self.inner.run
 
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Return a message, as older code creates it."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    create_message = LocalGrid.create_message
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the real nodes and, while a round is configured, its canaries, whose ids are negative."""
@@ -166,24 +158,22 @@ class CanaryGrid(Grid):
         # Canaries are never asked to evaluate.
         if not asked or not asked[0].metadata.message_type.startswith("train"):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
-        if not self._balance_checked:
+        if self.audited.position == 0:
             # Held-out canaries count in the average as well. The advice is not a larger server learning rate, since
             # Flower's DP wrappers scale their noise to the plain average.
             advice = (
                 f'use at most {len(to_clients)} canaries and design="fixed", with which held-out canaries need no nodes'
             )
             warn_if_crowded(len(to_canaries), len(to_clients), advice=advice)
-            self._balance_checked = True
         available = len(list(self.inner.get_node_ids()))
         self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
         clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
         if clip_norm is None:
             configs = asked[0].content.config_records.values()
             clip_norm = max((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), default=math.inf)
-        self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
-        replies: list[Message] = []
-        if to_clients:
-            replies += self.inner.send_and_receive(to_clients, timeout=timeout)
+        if self.audited.position == 0:
+            self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
+        replies = list(self.inner.send_and_receive(to_clients, timeout=timeout))
         contents = [reply.content for reply in replies if reply.has_content()]
         self._checks.look_at(contents)
         self._imitate(contents)
@@ -203,12 +193,11 @@ class CanaryGrid(Grid):
             return
         self._record_names = (next(iter(complete[0].array_records)), next(iter(complete[0].metric_records)))
         records = [content.metric_records.get(self._record_names[1], {}) for content in complete]
-        records = [record for record in records if record.keys() == records[0].keys()]
         weights = np.array([record.get(_EXAMPLES, 1) for record in records], dtype=float)
-        for key in records[0]:
+        for key in set(records[0]).intersection(*records):
             values = np.array([record[key] for record in records])
             # Flower averages metrics by the number of examples, and that number itself is a plain mean here.
-            mean = np.average(values, axis=0, weights=None if key == _EXAMPLES or not weights.any() else weights)
+            mean = np.average(values, axis=0, weights=None if key == _EXAMPLES else weights)
             # Whole numbers stay whole: Flower refuses a record whose types differ from those of the other replies.
             if values.dtype.kind == "i":
                 mean = mean.round().astype(int)
@@ -267,14 +256,10 @@ class CanaryGrid(Grid):
             inserted = seat in contribution.members
             content = RecordDict(dict(message.content))
             name, config = next(iter(message.content.config_records.items()))
-            content[name] = canary_request(
-                config,
-                contribution.canaries.dense,
-                self.audited.audits[audit].family or "",
-                self.audited.layout,
-                canary=seat if inserted else -1,
-                norm=contribution.norm * scale if inserted else step,
-            )
+            family = str(self.audited.audits[audit].family)
+            canary, norm = (seat, contribution.norm * scale) if inserted else (-1, step)
+            request = canary_request(contribution.canaries.dense, family, self.audited.layout, canary=canary, norm=norm)
+            content[name] = ConfigRecord({**config, **request})
             requests.append(Message(content, self._hosts[number % len(self._hosts)], message.metadata.message_type))
         return requests
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.integrations.flower.local import LocalGrid, through_mods
+from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.results.verdict import Check, Finding
 
@@ -31,6 +32,12 @@ _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
 _ALWAYS = (Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
+
+# Mods that clients of these wrappers clip with.
+_CLIPPING_MODS = {
+    "DifferentialPrivacyClientSideFixedClipping": (fixedclipping_mod,),
+    "DifferentialPrivacyClientSideAdaptiveClipping": (adaptiveclipping_mod,),
+}
 
 # Replies come from a network, so that clients may send anything.
 _HOSTILE = ReplayOptions(hostile=True)
@@ -112,16 +119,15 @@ class StrategyRelease:
         asked: The message that all clients reply to in the middle of a round, Flower's round ``number``. The strategy
             configures no rounds then: all of them have the same model, so that only the strategy remembers clients.
         number: Number of the round before the first.
-        clips: The norm that clients clip their updates to themselves, or None.
     """
 
     def __init__(
         self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
         weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
-        number: int = 0, clips: float | None = None,
+        number: int = 0,
     ) -> None:  # fmt: skip
         self._strategy, self._model, self._number, self._asked = strategy, model, number, asked
-        self._mods, self._weighted_by, self._clips = list(mods), weighted_by, clips
+        self._mods, self._weighted_by = list(mods), weighted_by
         self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
         self._metrics = dict(metrics or {})
 
@@ -160,16 +166,10 @@ class StrategyRelease:
         name, before = next(iter(message.content.array_records.items()))
         sent = client if isinstance(client, Client) else Client(client)
         parts = {key: np.asarray(part) for key, part in sent.update.items()}
-        factor = 1.0
-        if self._clips is not None:
-            squares = [float(np.sum(np.square(part, dtype=np.float64))) for part in parts.values()]
-            factor = 1 / max(1.0, math.sqrt(sum(squares)) / self._clips)
         arrays = {}
         for key, part in parts.items():
-            moved = part if factor == 1 else np.asarray(part * factor).astype(part.dtype)
             # Clients send models. Arrays that the model lacks are sent as they are.
-            if key in before:
-                moved = before[key].numpy() + moved
+            moved = before[key].numpy() + part if key in before else part
             arrays[key] = Array(np.asarray(moved).astype(part.dtype))
         metrics = MetricRecord({**self._metrics, self._weighted_by: sent.examples})
         content = RecordDict({name: ArrayRecord(arrays), "metrics": metrics})
@@ -191,7 +191,7 @@ class StrategyChecks:
 
     def __init__(self, audited: AuditedRounds, *, mods: Sequence[Any], metrics: Mapping[str, float]) -> None:
         self._audited, self._mods, self._metrics = audited, mods, metrics
-        self._replayed, self._keys = False, list[str]()
+        self._keys: list[str] = []
         self._possible: dict[str, Finding] = {}
 
     def replay(self, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
@@ -202,16 +202,16 @@ class StrategyChecks:
             model: The model that it carries.
             clip_norm: The clip norm.
         """
-        strategy = calling_strategy()
-        if self._replayed or strategy is None or noise_multiplier_of(strategy) is None or not math.isfinite(clip_norm):
+        strategy, self._keys = calling_strategy(), list(model)
+        if noise_multiplier_of(strategy) is None or not math.isfinite(clip_norm):
             return
-        self._replayed, self._keys = True, list(model)
         silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
-        # With client-side clipping in mods that are not known here, clients are assumed to clip.
-        trusted = not self._mods and "ClientSide" in type(strategy).__name__
+        # With client-side clipping in mods that are not known here, clients are assumed to clip as Flower's do.
+        wrapper, inner = type(strategy).__name__, type(getattr(strategy, "strategy", strategy)).__name__
+        trusted = not self._mods and wrapper in _CLIPPING_MODS
         release = StrategyRelease(
-            silent, model, nodes=_CLIENTS, mods=self._mods, metrics=self._metrics, asked=asked,
-            number=self._audited.position, clips=clip_norm if trusted else None,
+            silent, model, nodes=_CLIENTS, mods=self._mods or _CLIPPING_MODS.get(wrapper, ()), metrics=self._metrics,
+            asked=asked, number=self._audited.position,
         )  # fmt: skip
         clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
         options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
@@ -221,53 +221,43 @@ class StrategyChecks:
             for audit in self._audited.audits:
                 audit.note(f"the strategy was not checked for its sensitivity: {error}")
             return
-        inner = getattr(strategy, "strategy", strategy)
-        for finding in result.findings:
-            sentence = f"{finding.sentence.rstrip('.')} ({type(strategy).__name__} around {type(inner).__name__})."
-            if finding.refutes:
-                self._possible.setdefault(finding.check, replace(finding, check=Check.SENSITIVITY, sentence=sentence))
+        for finding in filter(lambda finding: finding.refutes, result.findings):
+            sentence = f"{finding.sentence.rstrip('.')} ({wrapper} around {inner})."
+            self._possible.setdefault(finding.check, replace(finding, check=Check.SENSITIVITY, sentence=sentence))
         self._report([self._possible[check] for check in _ALWAYS if check in self._possible][:1])
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
-        sizes, orders = list[float](), list[list[str]]()
+        sizes, orders = set[Any](), list[list[str]]()
         for content in contents:
-            sizes += [float(record[_EXAMPLES]) for record in content.metric_records.values() if _EXAMPLES in record]
+            sizes |= {record.get(_EXAMPLES, 1) for record in content.metric_records.values()}
             orders += map(list, content.array_records.values())
-        if Check.EXAMPLES in self._possible and len(set(sizes)) > 1:
-            del self._possible[Check.EXAMPLES]
-            ratio = max(sizes) * len(sizes) / sum(sizes)
-            sentence = (
-                f"The strategy weights clients by {_EXAMPLES}, which differ from {min(sizes):g} to {max(sizes):g}: the "
-                f"largest client moved the average by {ratio:.3g} × clip norm / clients; the noise covers 1. Set "
-                "weighted_by_key to a metric that is 1 for all."
-            )
-            self._report([Finding(check=Check.SENSITIVITY, sentence=sentence)])
-        if Check.ORDER in self._possible and any(keys != self._keys for keys in orders):
-            self._report([self._possible.pop(Check.ORDER)])
-        if Check.NOT_FINITE in self._possible and self._audited.lost_numbers:
-            self._report([self._possible.pop(Check.NOT_FINITE)])
+        seen = {
+            Check.EXAMPLES: len(sizes) > 1,
+            Check.ORDER: orders.count(self._keys) < len(orders),
+            Check.NOT_FINITE: self._audited.lost_numbers > 0,
+        }
+        for check, occurs in seen.items():
+            if occurs and check in self._possible:
+                self._report([self._possible.pop(check)])
 
     def _report(self, findings: Sequence[Finding]) -> None:
         for audit in self._audited.audits:
             audit.add_findings(Check.SENSITIVITY, findings)
 
 
-def calling_strategy() -> Strategy | None:
+def calling_strategy() -> Any:
     """Return the strategy whose ``start`` is running, or None.
 
     Flower does not tell a grid which strategy uses it. It is on the call stack, where `Strategy.start` calls the grid.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, Strategy):
-            return caller
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
+    frame: Any = sys._getframe(1)
+    while frame is not None and not isinstance(frame.f_locals.get("self"), Strategy):
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["self"]
 
 
-def noise_multiplier_of(strategy: Strategy | None) -> float | None:
+def noise_multiplier_of(strategy: Any) -> float | None:
     """Return the noise multiplier of one of Flower's DP wrappers, None for any other strategy."""
     # All of Flower's wrappers scale their noise by this number of clients.
     if not hasattr(strategy, "num_sampled_clients"):
@@ -281,11 +271,11 @@ def claimed_noise(strategy: Strategy) -> float | None:
     Wrappers with adaptive clipping raise it for the noise on the count of clipped updates, z⁻² = z_updates⁻² + (2 σ)⁻²
     (Andrew et al., 2021, Theorem 1), which is undone here.
     """
-    noise = getattr(strategy, "noise_multiplier", None)
+    noise: float | None = getattr(strategy, "noise_multiplier", None)
     count = getattr(strategy, "clipped_count_stddev", None)
-    if not noise or not count:
-        return None if noise is None else float(noise)
-    return float((noise**-2 + (2 * count) ** -2) ** -0.5)
+    if noise and count:
+        noise = float((noise**-2 + (2 * count) ** -2) ** -0.5)
+    return noise
 
 
 def template(model: ArrayRecord) -> Template:

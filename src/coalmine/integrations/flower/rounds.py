@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,26 +72,28 @@ class AuditedRounds:
         current = self.current
         if current is None:
             return []
-        due = []
+        trials: list[int | None] = [None] * len(self.audits)
+        if current.audit is not None:
+            trials[current.audit] = current.trial
+        due = list[tuple[int, int]]()
         for i, audit in enumerate(self.audits):
-            trial = current.trial if i == current.audit else None
-            due += [(i, seat) for seat in audit.seats(current.round, trial)]
+            due += itertools.product([i], audit.seats(current.round, trials[i]))
         return due
 
     def sampled(self, nodes: Sequence[int], clients: int) -> None:
         """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
         current, available = self.plan[self.position], clients + len(self.due())
         # Flower draws unsigned ids of 64 bits; audits keep signed ones.
-        signed = [node - 2**64 if node >= 2**63 else node for node in nodes]
-        real = [number for number, node in zip(signed, nodes, strict=True) if node >= 0]
+        signed = np.array([node % 2**64 for node in nodes], dtype=np.uint64).astype(np.int64)
+        real = signed[np.array(nodes, dtype=object) >= 0]
         for audit in self.audits:
             audit.sampled(current.round, len(nodes), available)
-            if current.trial is not None or not real:
+            if current.trial is not None or not len(real):
                 continue
             if _drawn_by_training(audit):
-                audit.cohort(current.round, signed, available)
+                audit.cohort(current.round, signed.tolist(), available)
             else:
-                audit.cohort(current.round, real, clients)
+                audit.cohort(current.round, real.tolist(), clients)
 
     def plant(self, seats: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """Return the contribution of each audit to this round, given the seats of each that were sampled."""
@@ -101,7 +104,7 @@ class AuditedRounds:
                 "evaluate_fn=grid.recorder() and num_rounds=grid.rounds to start()"
             )
         contributions = {}
-        for i, audit in self._acting():
+        for i, audit in self._acting().items():
             audit.took_part(current.round, seats.get(i, ()), current.trial)
             planted = audit.plant(current.round, clip_norm=clip_norm, trial=current.trial)
             if planted is not None:
@@ -154,7 +157,7 @@ class AuditedRounds:
         rounding = layout.rounding(self._before, after)
         with np.errstate(invalid="ignore", over="ignore"):
             change, model = (after - self._before).astype(np.float32), after.astype(np.float32)
-        lost = int(np.count_nonzero(~(np.isfinite(change) & np.isfinite(model))))
+        lost = int(np.count_nonzero(~np.isfinite(change + model)))
         if lost:
             self.lost_numbers += lost
             self._note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
@@ -164,7 +167,7 @@ class AuditedRounds:
         if aborted:
             self._note("the model did not change, so the round counts as aborted")
         released = {"update": change, "model": model}
-        for _, audit in self._acting():
+        for audit in self._acting().values():
             if aborted:
                 audit.skip(current.round, current.trial)
             # A frozen round releases nothing but its update.
@@ -176,17 +179,17 @@ class AuditedRounds:
                 audit.observe(current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding)
         return after
 
-    def _acting(self) -> list[tuple[int, Audit]]:
-        """Return the audits that take part in the current round, numbered: all, or the one a frozen round is for."""
-        numbered, only = list(enumerate(self.audits)), self.plan[self.position].audit
-        return numbered if only is None else [numbered[only]]
+    def _acting(self) -> dict[int, Audit]:
+        """Return the audits that take part in the current round by number: all, or the one a frozen round is for."""
+        only = self.plan[self.position].audit
+        return dict(enumerate(self.audits)) if only is None else {only: self.audits[only]}
 
     def _note(self, sentence: str) -> None:
         current = self.plan[self.position]
         place = f"round {current.round}"
         if current.trial is not None:
             place = f"frozen round {current.trial} before {place}"
-        for _, audit in self._acting():
+        for audit in self._acting().values():
             audit.note(f"{place}: {sentence}")
 
 

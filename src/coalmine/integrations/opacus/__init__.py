@@ -6,8 +6,8 @@
     for result in audit.results(delta=1e-5):
         print(result.view, result.summary)
 
-`audit_opacus` inserts gradients, and looks for `SampleCanaries` in the data. `OpacusAudit` takes any other audits.
-docs/opacus.md explains both. `replay_optimizer` looks for sensitivity bugs without a training (docs/checks.md).
+`audit_opacus` inserts gradients, looks for `SampleCanaries` in the data, and takes any other audits. docs/opacus.md
+explains each. `replay_optimizer` looks for sensitivity bugs without a training (docs/checks.md).
 """
 
 try:
@@ -15,8 +15,8 @@ try:
 except ImportError:
     raise ImportError("this integration needs Opacus, which is not installed: pip install 'coalmine[opacus]'") from None
 
-from coalmine.integrations.opacus.audit import OpacusAudit, audit_opacus
+from coalmine.integrations.opacus.audit import audit_opacus
 from coalmine.integrations.opacus.replay import replay_optimizer
 from coalmine.methods.samples.audit import SampleCanaries
 
-__all__ = ["OpacusAudit", "SampleCanaries", "audit_opacus", "replay_optimizer"]
+__all__ = ["SampleCanaries", "audit_opacus", "replay_optimizer"]

@@ -1,6 +1,7 @@
 """`audit_opacus` puts an Opacus training under audit; `OpacusAudit` leads the audits through its steps.
 
-Each step of a DPOptimizer is a round, and its noisy gradient is the release.
+Each step of a DPOptimizer is a round, and its noisy gradient is the release. What the training claims for one example,
+by Opacus's accountant and by coalmine's, is at the end. docs/opacus.md lists where the two differ.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from types import MethodType
 from typing import Any
@@ -18,49 +19,48 @@ import numpy.typing as npt
 import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from coalmine.claims import Sampling
+from coalmine.claims import Claim, Poisson, Sampling
+from coalmine.claims.sampling import AtMost, Epochs
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations import finite_part
-from coalmine.integrations.opacus.claim import Loading, claims_of, note_on_claim
+from coalmine.integrations.opacus.replay import check_optimizer
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.result import Result
 from coalmine.results.verdict import EXAMPLE, USER, Check, Finding
-from coalmine.vectors import VectorKind, flat
+from coalmine.vectors import flat, to_numpy
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
 # is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
 _STEPS = 25
 
-# Canaries are clipped in batches of at most this many numbers (64 MB), where the optimizer clips them by layer.
-_BATCH_NUMBERS = 1 << 24
+# Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
+_TOO_LONG = 5.0
+_CLIP_TOLERANCE = 0.05  # far beyond the rounding of half precision
 
 # Attributes in which an optimizer with adaptive clipping counts clipped gradients.
 _CLIP_COUNTS = ("sample_size", "unclipped_num")
 
-# Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
-_TOO_LONG = 5.0
-_CLIP_TOLERANCE = 0.05  # far beyond the rounding of half precision
-_CLIP_TESTS_EVERY = 20  # steps, once each test has been made
+# Two accountants agree up to this difference: both round, and in different places.
+_ABSOLUTE_GAP, _RELATIVE_GAP = 0.03, 0.02
 
 
 class OpacusAudit:
     """Audits of one Opacus training. Train as usual, then call `results`.
-
-    `audit_opacus` makes the usual audits. Use this class for others, such as ``Canife(mode="running", ...)``.
 
     An update is minus a gradient, so that an inserted update moves the model in its own direction. The sum of the
     canaries is added to the sum of the clipped gradients. The divisor is the optimizer's expected batch size, which
     does not count canaries. With the virtual steps of BatchMemoryManager, canaries are inserted once per logical step.
     With per-layer clipping the optimizer clips canaries like gradients of a batch.
 
-    In the first steps, and now and then later, the optimizer also clips gradients that are too long, which are taken
-    out again.
+    In the first steps the optimizer also clips gradients that are too long, which are taken out again.
 
     Args:
         engine: The privacy engine.
@@ -83,13 +83,18 @@ class OpacusAudit:
         steps: int,
     ) -> None:
         check_optimizer(optimizer)
+        check_audits(audits, least=1)
         self.engine, self.optimizer, self.loading = engine, optimizer, Loading.of(loader)
         self.audits, self.steps, self.taken = tuple(audits), check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # Opacus adds attributes to parameters, hence Any
         self._sizes = [p.numel() for p in self.params]
         self.dim = sum(self._sizes)
+        # An optimizer knows no names, so its tensors get numbers.
+        shapes = {f"parameter {number}": tuple(p.shape) for number, p in enumerate(self.params)}
         self._by_layer = isinstance(optimizer, DPPerLayerOptimizer)
-        check_audits(self.audits, least=1)
+        clip_norms = None
+        if self._by_layer:
+            clip_norms = dict(zip(shapes, map(float, optimizer.max_grad_norms), strict=True))
         for audit in self.audits:
             made_for = getattr(audit, "rounds", steps), getattr(audit, "dim", self.dim)
             if made_for != (steps, self.dim):
@@ -102,12 +107,6 @@ class OpacusAudit:
             # Rescaling layer by layer keeps independent directions independent, but not orthogonal ones orthogonal.
             if self._by_layer and audit.family not in (None, "gaussian"):
                 raise InputError(f'per-layer clipping needs OneShot(family="gaussian"), got {audit.family!r}')
-        # An optimizer knows no names, so its tensors get numbers.
-        shapes = {f"parameter {number}": tuple(p.shape) for number, p in enumerate(self.params)}
-        clip_norms = None
-        if self._by_layer:
-            clip_norms = dict(zip(shapes, map(float, optimizer.max_grad_norms), strict=True))
-        for audit in self.audits:
             audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
             # Canaries that are rescaled layer by layer must not lie in a single one.
             audit.describe(layers=shapes, stratify=not self._by_layer, clip_norms=clip_norms, even_noise=True)
@@ -142,25 +141,28 @@ class OpacusAudit:
             self._note(f"only {self.taken} of the {self.steps} announced steps were taken")
             # Audits need every announced round before anything is computed: those not taken count as aborted.
             model = flattened(self.params)
-            releases: dict[str, Any] = {"model": model, "update": np.zeros_like(model)}
             for round in range(self.taken, self.steps):
-                for audit in self.audits:
-                    audit.skip(round)
-                    for view in audit.views:
-                        if view.shows(round, self.steps):
-                            audit.observe(round, **{view.kind: releases[view.kind]}, divisor=1.0)
+                self._release(round, "update", np.zeros_like(model), divisor=1.0)
+                self._release(round, "model", model)
         self._finished = True
-        claim, own, warnings = claims_of(self.engine, self.loading, delta=delta)
+        claim, own, warnings = claims_of(self.engine, self.loading, self.taken, delta=delta)
         if claim.rounds != self.taken:
             warnings.append(f"the accountant recorded {claim.rounds} steps, of which {self.taken} were audited")
-        numbers = {"opacus_epsilon": claim.epsilon, "own_epsilon": own.epsilon, **(metrics or {})}
+        numbers = {"opacus_epsilon": claim.epsilon, "own_epsilon": own.epsilon} | dict(metrics or {})
         engine = {"engine": f"opacus {metadata.version('opacus')}", "steps": self.taken}
         results = []
         for audit in self.audits:
             result = audit.result(claim=claim, confidence=confidence, metrics=numbers)
             # A canary is an example here, and its rounds are steps.
-            unit = EXAMPLE if result.unit == USER else result.unit
-            details, config = {**result.details, **note_on_claim(claim, result.claim)}, {**result.config, **engine}
+            unit = {USER: EXAMPLE}.get(result.unit, result.unit)
+            details, config = dict(result.details), {**result.config, **engine}
+            # Canaries that are sampled like examples have Opacus's own claim, which needs no explanation.
+            if result.claim not in (None, claim) and math.isfinite(result.claim.epsilon):
+                details["note"] = (
+                    f"Opacus reports ε = {claim.epsilon:.4g} for an example drawn at random; the canaries take part "
+                    f"differently ({result.claim.sampling}, steps: {result.claim.rounds}), so their claim is "
+                    f"ε = {result.claim.epsilon:.4g}."
+                )
             results.append(
                 replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config, details=details)
             )
@@ -168,25 +170,17 @@ class OpacusAudit:
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return arrays to keep with a checkpoint of model, optimizer and engine."""
-        # Passes over the loader decide what is proved for an example, so they belong to the checkpoint.
-        passes = np.array([self.loading.accumulated, *sorted(self.loading.trained)], dtype=np.int64)
-        state = {"taken": np.array(self.taken), "passes": passes}
+        state = {"taken": np.array(self.taken), "accumulated": np.array(self.loading.accumulated)}
         for i, audit in enumerate(self.audits):
             state |= {f"{i}.{name}": value for name, value in audit.state().items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continue from a checkpoint, with the same settings."""
-        self.taken = int(state["taken"])
+        self.taken, self.loading.accumulated = int(state["taken"]), bool(state["accumulated"])
         for i, audit in enumerate(self.audits):
             prefix = f"{i}."
             audit.restore({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
-        accumulated, *trained = state["passes"].tolist()
-        # The new loader counts its passes from 1 again, so earlier passes get negative numbers to stay distinct.
-        # 0, which stands for another loader, stays 0.
-        last = max(trained, default=0)
-        earlier = {number and number - max(last, 0) - 1 for number in trained}
-        self.loading.accumulated, self.loading.trained = bool(accumulated), earlier
 
     # The optimizer's methods
 
@@ -195,7 +189,7 @@ class OpacusAudit:
             raise InputError("this optimizer is already under audit: pass all audits at once")
         pre_step, step, steps = self.optimizer.pre_step, self.optimizer.step, self
 
-        # Bound methods, since learning-rate schedulers look for them.
+        # Bound methods of the optimizer, since learning-rate schedulers look for them.
         def planting_pre_step(optimizer: DPOptimizer, closure: Any = None) -> Any:
             return steps._pre_step(lambda: pre_step(closure))
 
@@ -203,7 +197,7 @@ class OpacusAudit:
             before = steps.taken
             loss = step(closure)
             if steps.taken > before:
-                steps._show("model")
+                steps._release(before, "model", flattened(steps.params))
             return loss
 
         self.optimizer.pre_step = MethodType(planting_pre_step, self.optimizer)
@@ -211,37 +205,43 @@ class OpacusAudit:
 
     def _pre_step(self, original: Callable[[], Any]) -> Any:
         """Run what Opacus does between the backward pass and the change of the parameters, with canaries."""
+        optimizer, step = self.optimizer, self.taken
+        # With ghost clipping there are no gradients of examples, and their number is unknown.
+        if not self._ghost:
+            self._examples += len(optimizer._get_flat_grad_sample(self.params[0]))
         # A logical batch may come in several physical ones (BatchMemoryManager): all but the last skip the step.
-        gradients = getattr(self.params[0], "grad_sample", None)
-        for part in gradients if isinstance(gradients, list) else [gradients]:
-            if part is not None:  # as with ghost clipping, where the number of examples is unknown
-                self._examples += len(part)
-        over = self._finished or self.taken >= self.steps
-        if over or self.optimizer._check_skip_next_step(pop_next=False):
+        over = self._finished or step >= self.steps
+        if over or optimizer._check_skip_next_step(pop_next=False):
             return original()
         try:
-            if not self._ghost:
-                self._test_clipping()
+            # Step 0 tests a gradient of all tensors, and the next steps one tensor each: a small tensor that is left
+            # out hardly shows in the norm of all.
+            if not self._ghost and step <= len(self.params):
+                self._test_clipping(step - 1)
             self._plant()
-            done = original()
+            original()
         except BaseException:
             # The step was not taken, and a training that catches the error may try it again.
             for audit in self.audits:
-                audit.discard(self.taken)
+                audit.discard(step)
             raise
-        if done:
-            # The size of the batch tells Poisson sampling from batches of equal size.
-            if 0 < self._examples <= self._population:
-                for audit in self.audits:
-                    audit.cohort(self.taken, self._examples, self._population)
-            self._examples = 0
-            self.taken += 1
-            self.loading.trained.add(0 if self.loading.counter is None else self.loading.counter.passes)
-            self.loading.accumulated |= self.optimizer.accumulated_iterations > 1
-            self._show("update")
-        return done
+        # The size of the batch tells Poisson sampling from batches of equal size.
+        if 0 < self._examples <= self._population:
+            for audit in self.audits:
+                audit.cohort(step, self._examples, self._population)
+        self._examples = 0
+        self.taken += 1
+        self.loading.accumulated |= optimizer.accumulated_iterations > 1
+        # As in Opacus's scale_grad: the expected size of the batch, not the actual one, which would leak it.
+        divisor = 1.0
+        if optimizer.loss_reduction == "mean":
+            divisor = float(optimizer.expected_batch_size * optimizer.accumulated_iterations)
+        # An update moves the model against the gradient.
+        self._release(step, "update", -flattened([p.grad for p in self.params]), divisor=divisor)
+        return True
 
     def _plant(self) -> None:
+        """Add what the audits insert into this step to the sum of clipped gradients."""
         clip_norm = float(self.optimizer.max_grad_norm)
         for audit in self.audits:
             planted = audit.plant(self.taken, clip_norm=clip_norm)
@@ -249,45 +249,31 @@ class OpacusAudit:
                 continue
             if isinstance(planted, PlantedCanaries) and self._by_layer:
                 # Each layer has a clip norm of its own: the optimizer clips canaries that are too long in all of them.
-                at_once = max(1, _BATCH_NUMBERS // self.dim)
-                for begin in range(0, len(planted.members), at_once):
-                    rows = np.stack(list(planted.canaries.each(planted.members[begin : begin + at_once])))
-                    self._clip(torch.from_numpy(rows * np.float32(-_TOO_LONG * planted.norm)))
-                continue
-            checked = checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken)
-            total = VectorKind(self.params[0].device, torch.float32).give(flat(checked.total))
-            for p, piece in zip(self.params, total.split(self._sizes), strict=True):
-                update = piece.view_as(p).to(p)  # minus a gradient
-                p.summed_grad = -update if p.summed_grad is None else p.summed_grad.sub_(update)
+                total = np.zeros(self.dim, dtype=np.float32)
+                for canary in planted.canaries.each(planted.members):
+                    total += self._clipped(canary * np.float32(_TOO_LONG * planted.norm))
+            else:
+                checked = checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken)
+                total = to_numpy(flat(checked.total))
+            for p, piece in zip(self.params, torch.from_numpy(total).split(self._sizes), strict=True):
+                gradient = -piece.view_as(p).to(p)  # an update is minus a gradient
+                if p.summed_grad is not None:
+                    gradient += p.summed_grad
+                p.summed_grad = gradient
 
-    def _test_clipping(self) -> None:
-        """Let the optimizer clip a gradient that is too long, measure what is left of it, and take it out again.
-
-        Step 0 tests a gradient of all tensors, and the next steps one tensor each: a small tensor that is left out
-        hardly shows in the norm of all. Later only some steps test one: clipping rarely changes during training.
-        """
-        tests = 1 + len(self.params)
-        if self.taken >= tests and self.taken % _CLIP_TESTS_EVERY:
-            return
-        turn = self.taken if self.taken < tests else self.taken // _CLIP_TESTS_EVERY
-        tested = turn % tests - 1  # -1: all tensors
+    def _test_clipping(self, tested: int) -> None:
+        """Let the optimizer clip a gradient of a tensor, or of all (-1), that is too long, and measure what is left."""
         clip_norm = float(self.optimizer.max_grad_norm)
-        size = self.dim if tested < 0 else self._sizes[tested]
-        value = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
-        gradient = [torch.full((1, n), value if tested in (-1, i) else 0.0) for i, n in enumerate(self._sizes)]
-        before = [p.summed_grad for p in self.params]
-        try:
-            for p in self.params:
-                p.summed_grad = None
-            self._clip(torch.cat(gradient, dim=1))
-            left = math.hypot(*(float(p.summed_grad.float().norm()) for p in self.params)) / clip_norm
-        finally:
-            for p, earlier in zip(self.params, before, strict=True):
-                p.summed_grad = earlier
+        edges = np.cumsum([0, *self._sizes])
+        begin, end, where = edges[tested], edges[tested + 1], f" in parameter {tested}"
+        if tested < 0:
+            begin, end, where = 0, self.dim, ""
+        gradient = np.zeros(self.dim, dtype=np.float32)
+        gradient[begin:end] = _TOO_LONG * clip_norm / math.sqrt(max(1, end - begin))
+        left = float(np.linalg.norm(self._clipped(gradient))) / clip_norm
         findings = []
         if left > 1 + _CLIP_TOLERANCE and not self._unclipped:
             self._unclipped = True
-            where = "" if tested < 0 else f" in parameter {tested}"
             sentence = (
                 f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
                 f"norms{where} still had {left:.3g} in step {self.taken}."
@@ -296,58 +282,38 @@ class OpacusAudit:
         for audit in self.audits:
             audit.add_findings(Check.CLIPPING, findings)
 
-    def _clip(self, gradients: torch.Tensor) -> None:
-        """Let the optimizer clip gradients (count, dim) and add them up, as it does with those of a batch."""
-        grad_samples = [p.grad_sample for p in self.params]
-        # Canaries must not influence an adaptive clip norm, which follows the number of clipped gradients.
-        counts = {name: getattr(self.optimizer, name) for name in _CLIP_COUNTS if hasattr(self.optimizer, name)}
+    def _clipped(self, gradient: Vector) -> Vector:
+        """Return what the optimizer makes of the gradient of one example, and leave the optimizer as it was."""
+        # Canaries must not influence an adaptive clip norm either, which follows the number of clipped gradients.
+        counts = {name: copy.copy(value) for name, value in vars(self.optimizer).items() if name in _CLIP_COUNTS}
+        before = [(p.grad_sample, p.summed_grad) for p in self.params]
+        for p, piece in zip(self.params, torch.from_numpy(gradient).split(self._sizes), strict=True):
+            p.grad_sample, p.summed_grad = piece.reshape(1, *p.shape).to(p), None
         try:
-            for p, piece in zip(self.params, gradients.split(self._sizes, 1), strict=True):
-                p.grad_sample = piece.reshape(len(gradients), *p.shape).to(p)
             self.optimizer.clip_and_accumulate()
+            return flattened([p.summed_grad for p in self.params])
         finally:
-            for p, before in zip(self.params, grad_samples, strict=True):
-                p.grad_sample = before
-            for name, before in counts.items():
-                setattr(self.optimizer, name, before)
+            for p, (grad_sample, summed_grad) in zip(self.params, before, strict=True):
+                p.grad_sample, p.summed_grad = grad_sample, summed_grad
+            vars(self.optimizer).update(counts)
 
-    def _show(self, kind: Kind) -> None:
-        """Show the audits what the last step released: its noisy mean gradient, or the model after it."""
-        round = self.taken - 1
-        seeing = [a for a in self.audits if any(v.kind == kind and v.shows(round, self.steps) for v in a.views)]
-        if not seeing:
-            return
-        if kind == "model":
-            vector, divisor = flattened(self.params), None
-        else:
-            # As in Opacus's scale_grad: the expected size of the batch, not the actual one, which would leak it.
-            batch = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations
-            divisor = float(batch) if self.optimizer.loss_reduction == "mean" else 1.0
-            # An update moves the model against the gradient.
-            vector = -flattened([p.grad for p in self.params])
+    def _release(self, round: int, kind: Kind, vector: Vector, divisor: float | None = None) -> None:
+        """Show a step's noisy mean gradient, or the model after it, to the audits whose view shows it."""
         release: Any
         release, lost = finite_part(vector)
         if lost:
             self._note(f"step {round}: {lost} of {len(vector)} numbers are not finite and count as 0")
-        for audit in seeing:
+        rounding = math.inf if lost else 0.0
+        for audit in self.audits:
             if kind == "update" and not release.any():
                 audit.skip(round)
-            audit.observe(round, **{kind: release}, divisor=divisor, rounding=math.inf if lost else 0.0)
+            for view in audit.views:
+                if view.kind == kind and view.shows(round, self.steps):
+                    audit.observe(round, **{kind: release}, divisor=divisor, rounding=rounding)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
             audit.note(sentence)
-
-
-def check_optimizer(optimizer: DPOptimizer) -> None:
-    """Raise `InputError` unless it is an optimizer of one process that clips."""
-    check_kind("optimizer", optimizer, DPOptimizer, "the DPOptimizer that make_private returned")
-    # By name, since not every version of Opacus has all of these classes.
-    if any(base.__name__.startswith(("Distributed", "SimpleDistributed", "FSDP")) for base in type(optimizer).__mro__):
-        raise InputError(
-            f"{type(optimizer).__name__} sums gradients of several processes, each with a part of the noise: audit a "
-            "training in one process"
-        )
 
 
 def flattened(tensors: Sequence[Any]) -> Vector:
@@ -363,6 +329,7 @@ def audit_opacus(
     *,
     steps: int,
     canaries: int | None = 200,
+    audits: Sequence[Audit] = (),
     views: Sequence[str] = ("updates", "final-change"),
     participation: str | Sampling | None = f"last:{_STEPS}",
     samples: SampleCanaries | None = None,
@@ -381,7 +348,8 @@ def audit_opacus(
         optimizer: The optimizer that ``make_private`` returned.
         loader: The loader that ``make_private`` returned.
         steps: Number of optimizer steps of the training, usually ``epochs * len(loader)``.
-        canaries: Expected number of inserted gradients, or None for samples only.
+        canaries: Expected number of inserted gradients, or None for none.
+        audits: Further audits of the same training, such as ``Canife(mode="running", …)``. Steps are their rounds.
         views: What adversaries see, as in `OneShot`; one result for each.
         participation: When gradients take part. In each of the last 25 steps by default (in all, if there are no
             more): the worst case, which detects bugs best, and whose claim is the training's without amplification by
@@ -418,11 +386,8 @@ def audit_opacus(
         >>> result.unit.name
         'one example, whole training'
     """
-    loading, audits = Loading.of(loader), list[Audit]()
-    # "Like examples" can only be told from the loader.
-    if participation is None:
-        participation = loading.participation(steps)
-    elif participation == f"last:{_STEPS}" and steps <= _STEPS:
+    loading, audits = Loading.of(loader), list(audits)
+    if participation == f"last:{_STEPS}" and steps <= _STEPS:
         participation = "every-round"
     if canaries is not None:
         # A view of the model's change needs the model before the first step; the others ignore it.
@@ -433,7 +398,8 @@ def audit_opacus(
             rounds=steps,
             canaries=canaries,
             view=views[0],
-            participation=participation,
+            # "Like examples" can only be told from the loader.
+            participation=participation or loading.participation(steps),
             # Clipping by layer rescales canaries, which keeps Gaussian ones independent but no others orthogonal.
             family="gaussian" if isinstance(optimizer, DPPerLayerOptimizer) else None,
             initial=initial[views[0]],
@@ -442,8 +408,7 @@ def audit_opacus(
         # One audit per view of the same random gradients; the first inserts them.
         audits += [planting, *(planting.seen_by(view, initial=initial[view]) for view in views[1:])]
     if samples is not None:
-        if model is None:
-            raise InputError("samples need model=, the module that make_private returned, to compute their losses")
+        check_kind("model", model, nn.Module, "the module that make_private returned, to compute losses of samples")
         # Where batches are not drawn at random, each example is in one of them.
         rate = loading.rate or 1 / loading.batches
         # The losses of samples are computed beside the training, where Opacus's hooks would collect gradients.
@@ -453,15 +418,113 @@ def audit_opacus(
     return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps)
 
 
-def _plain_copy(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:
+def _plain_copy(model: nn.Module | None, optimizer: DPOptimizer) -> nn.Module:
     """Return a copy of the module inside Opacus's, on the CPU and without its hooks."""
-    module = getattr(model, "_module", model)
+    module: Any = getattr(model, "_module", model)
     trained = [value for value in module.parameters() if value.requires_grad]
     if list(map(id, trained)) != list(map(id, optimizer.params)):
         raise InputError("model= must be the module whose parameters the optimizer trains, in the same order")
     plain: nn.Module = copy.deepcopy(module).cpu()
     for layer in plain.modules():
-        for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks):
-            hooks.clear()
+        layer._forward_hooks.clear()
+        layer._forward_pre_hooks.clear()
+        layer._backward_hooks.clear()
+        layer._backward_pre_hooks.clear()
         vars(layer).pop("autograd_grad_sample_hooks", None)
     return plain
+
+
+@dataclass(kw_only=True)
+class Loading:
+    """How the batches of a loader are made.
+
+    Args:
+        rate: Probability that an example is in a batch, if batches are drawn by Poisson sampling; 0 otherwise.
+        batches: Number of batches in a pass over the loader.
+        shuffles: Whether each example is known to occur at most once in a pass.
+        accumulated: Whether any step used several batches.
+    """
+
+    rate: float
+    batches: int
+    shuffles: bool = False
+    accumulated: bool = False
+
+    @classmethod
+    def of(cls, loader: DataLoader[Any]) -> Loading:
+        """Return how this loader makes its batches."""
+        check_kind("loader", loader, DataLoader, "the DataLoader that make_private returned")
+        sampler: Any = loader.batch_sampler
+        if isinstance(sampler, BatchSplittingSampler):  # of BatchMemoryManager: the logical batches are what counts
+            sampler = sampler.sampler
+        if isinstance(sampler, UniformWithReplacementSampler):
+            return cls(rate=float(sampler.sample_rate), batches=len(sampler))
+        # Only torch's own samplers without replacement are known to give each example at most once per pass.
+        inner = getattr(sampler, "sampler", None)
+        known = type(sampler) is BatchSampler and type(inner) in (SequentialSampler, RandomSampler)
+        return cls(rate=0.0, batches=len(sampler), shuffles=known and not getattr(inner, "replacement", False))
+
+    def participation(self, steps: int) -> Sampling:
+        """Return the participation of canaries that are sampled like examples."""
+        if self.rate:
+            return Poisson(self.rate)
+        return Epochs(math.ceil(steps / self.batches))
+
+
+def claims_of(engine: PrivacyEngine, loading: Loading, taken: int, *, delta: float) -> tuple[Claim, Claim, list[str]]:
+    """Return two claims for one example in the steps that the engine's accountant has recorded.
+
+    Args:
+        engine: The privacy engine of the training.
+        loading: How its batches were made.
+        taken: Number of steps with batches of this loader.
+        delta: The δ to state ε at.
+
+    Returns:
+        The claim of Opacus's accountant, that of coalmine's for how examples really take part, and sentences on where
+        the two differ.
+    """
+    history = np.array(engine.accountant.history, dtype=float).reshape(-1, 3)  # noise, sampling rate, steps
+    if not len(history):
+        raise InputError("the privacy engine recorded no step: train with the optimizer that make_private returned")
+    noise, rates = history[:, 0], history[:, 1]
+    schedule = list(zip(noise.tolist(), history[:, 2].astype(int).tolist(), strict=True))
+    # Opacus assumes Poisson sampling at the rate that it recorded, whatever the loader does.
+    assumed = Poisson(rates[0]) if np.ptp(rates) == 0 else None
+    proved: Sampling | None = None
+    if loading.rate:
+        proved = Poisson(loading.rate)
+    elif loading.shuffles and not loading.accumulated:
+        # Batches that were added up may hold an example twice in one step.
+        proved = AtMost(math.ceil(taken / loading.batches))
+    name, warnings = str(engine.accountant.mechanism()), list[str]()
+    coalmine = Claim(noise_schedule=schedule, sampling=proved, delta=delta)
+    epsilon = math.inf  # without noise, for which Opacus's accountants fail
+    if noise.all():
+        try:
+            epsilon = max(0.0, float(engine.get_epsilon(delta)))
+        except (ValueError, RuntimeError, ArithmeticError, MemoryError, IndexError):
+            epsilon = coalmine.epsilon
+            warnings.append(f"Opacus's accountant {name} has no ε at δ = {delta:g}: the claim is coalmine's")
+    opacus = Claim(epsilon=epsilon, delta=delta, accountant=f"opacus-{name}", noise_schedule=schedule, sampling=assumed)
+    reported = f"Opacus's accountant ({name}) reports ε = {epsilon:.4g}"
+    if proved is None:
+        warnings.append(
+            f"{reported} for examples drawn at random in each step, but nothing is proved for this loader: an example "
+            "may occur several times in a step (custom samplers, sampling with replacement, or accumulated batches)"
+        )
+    elif isinstance(proved, AtMost):
+        warnings.append(
+            f"{reported} for examples drawn at random in each step, but this loader shuffles and goes through all of "
+            f"them: what is proved is ε = {coalmine.epsilon:.4g}, without amplification by sampling ({proved}, if all "
+            "passes over the loader were completed), for replacing an example by an empty one"
+        )
+    elif not np.allclose(rates, loading.rate, rtol=1e-6, atol=0):
+        warnings.append(
+            f"{reported} for sampling rates from {rates.min():.6g} to {rates.max():.6g}, but the loader samples at "
+            f"{loading.rate:.6g}, where coalmine's accountant reports {coalmine.epsilon:.4g}"
+        )
+    elif epsilon < coalmine.epsilon - max(_ABSOLUTE_GAP, _RELATIVE_GAP * coalmine.epsilon):
+        # A larger ε is only less tight; a smaller one than an upper bound may still be right, but nobody has shown it.
+        warnings.append(f"{reported}, below coalmine's {coalmine.epsilon:.4g} (pld): do not rely on the former")
+    return opacus, coalmine, warnings

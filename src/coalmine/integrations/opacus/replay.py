@@ -14,8 +14,7 @@ from torch import Tensor
 
 from coalmine.checks import Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
-from coalmine.errors import InputError, check_count
-from coalmine.integrations.opacus.audit import check_optimizer
+from coalmine.errors import InputError, check_count, check_kind
 
 _MOST_RANDOM = 8
 _DEFAULT = ReplayOptions()
@@ -25,8 +24,6 @@ def replay_optimizer(
     optimizer: DPOptimizer,
     examples: int | Sequence[Mapping[str, Tensor]] | None = None,
     *,
-    clip_norm: float | None = None,
-    noise_multiplier: float | None = None,
     options: ReplayOptions = _DEFAULT,
 ) -> Replay:
     """Replay steps of an Opacus optimizer with and without one example.
@@ -41,8 +38,6 @@ def replay_optimizer(
         examples: Per-sample gradients of the other examples, ``{"0": gradient of the first parameter, …}``. Or their
             number: they then have random gradients of twice the clip norm. By default those of the last backward pass,
             if there was one since ``zero_grad``; otherwise random ones.
-        clip_norm: The claimed clip norm; by default the optimizer's.
-        noise_multiplier: The claimed noise multiplier; by default the optimizer's.
         options: What is tried, and what counts as a bug. The divisor is the expected batch size.
 
     Returns:
@@ -66,24 +61,31 @@ def replay_optimizer(
             f"{type(optimizer).__name__} clips in the backward pass and has no per-sample gradients to replay: use "
             'grad_sample_mode="hooks", or audit the training (docs/opacus.md)'
         )
-    if clip_norm is None:
-        clip_norm = float(optimizer.max_grad_norm)
-    if noise_multiplier is None:
-        noise_multiplier = float(optimizer.noise_multiplier)
+    clip_norm, noise_multiplier = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
     if examples is None:
         examples = min(_MOST_RANDOM, int(optimizer.expected_batch_size or _MOST_RANDOM))
-        if all(getattr(p, "grad_sample", None) is not None for p in optimizer.params):  # left by a backward pass
+        if hasattr(optimizer.params[0], "grad_sample") and optimizer.params[0].grad_sample is not None:
+            # Left by a backward pass: one dict of gradients per example.
             rows = zip(*(gradient.detach().clone() for gradient in optimizer.grad_samples), strict=True)
-            examples = [{str(i): part for i, part in enumerate(row)} for row in rows] or examples
+            examples = [dict(zip(map(str, range(len(row))), row, strict=True)) for row in rows] or examples
     if isinstance(examples, int):
         like = Template({str(i): p.detach() for i, p in enumerate(optimizer.params)})
-        examples = like.random(
-            check_count("examples", examples), norm=2 * float(optimizer.max_grad_norm), seed=options.seed
-        )
+        examples = like.random(check_count("examples", examples), norm=2 * clip_norm, seed=options.seed)
     divisor = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
     options = replace(options, divisor=divisor, who="example")
     release = StepRelease(optimizer)
     return replay(release, examples, clip_norm=clip_norm, noise_multiplier=noise_multiplier, options=options)
+
+
+def check_optimizer(optimizer: DPOptimizer) -> None:
+    """Raise `InputError` unless it is an optimizer of one process that clips."""
+    check_kind("optimizer", optimizer, DPOptimizer, "the DPOptimizer that make_private returned")
+    # By name, since not every version of Opacus has all of these classes.
+    if any(base.__name__.startswith(("Distributed", "SimpleDistributed", "FSDP")) for base in type(optimizer).__mro__):
+        raise InputError(
+            f"{type(optimizer).__name__} sums gradients of several processes, each with a part of the noise: audit a "
+            "training in one process"
+        )
 
 
 class StepRelease:
@@ -117,7 +119,8 @@ class StepRelease:
             # Copies of parameters lack the attributes that Opacus gave them.
             p.summed_grad = None
             rows = [torch.as_tensor(example[str(index)]).to(p) for example in examples]
-            p.grad_sample = torch.stack(rows) if rows else p.new_zeros((0, *p.shape))
+            # A row of zeros, dropped again, gives the shape of a step without examples.
+            p.grad_sample = torch.stack([torch.zeros_like(p), *rows])[1:].detach()
         before = float(optimizer.max_grad_norm)
         optimizer.step()
         released: dict[str, Any] = {str(i): p.grad.detach().clone() for i, p in enumerate(optimizer.params)}
@@ -134,10 +137,8 @@ def _copied(optimizer: DPOptimizer, memo: dict[int, Any]) -> Any:
     """
     twin = object.__new__(type(optimizer))
     memo[id(optimizer)] = twin  # methods that were replaced on the object refer to it
-    if optimizer.generator is not None:
-        memo[id(optimizer.generator)] = optimizer.generator
-    state = {name: value for name, value in vars(optimizer).items() if name != "step_hook"}
-    vars(twin).update({name: copy.deepcopy(value, memo) for name, value in state.items()})
-    twin.step_hook = None
-    twin._step_skip_queue, twin._is_last_step_skipped = [], False
+    memo[id(optimizer.generator)] = optimizer.generator
+    # Without the accountant's hook, and not in the middle of a logical step.
+    changed: dict[str, Any] = {"step_hook": None, "_step_skip_queue": [], "_is_last_step_skipped": False}
+    vars(twin).update(copy.deepcopy(vars(optimizer) | changed, memo))
     return twin

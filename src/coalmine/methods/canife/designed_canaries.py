@@ -25,7 +25,7 @@ from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
-from coalmine.simulation.kernels.lean import LeanLoop
+from coalmine.simulation.kernels.kernel import LeanLoop
 from coalmine.simulation.models import check_fits
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.

@@ -15,11 +15,10 @@ from coalmine.methods.canife.sample_gradients import used_columns
 from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, input_tensor
+from coalmine.simulation.client import LocalTraining, Participant, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels import choose_kernel
-from coalmine.simulation.kernels.kernel import Kernel
-from coalmine.simulation.kernels.lean import LeanLoop
+from coalmine.simulation.kernels.kernel import Kernel, LeanLoop
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
 _FLOAT64_COLUMNS = 1 << 16
@@ -131,7 +130,7 @@ class MockClients:
             check_disjoint(data, clients)
         self._data, self._seed = data, seed
         self._kernel, self._weights = choose_kernel(model, data, client), flat.parameter_vector(model)
-        example = input_tensor(data.client(0).inputs[:1], data.task, device=flat.device_of(model))
+        example, _ = tensors(data.client(0)[:1], data.task, device=flat.device_of(model))
         self._columns = used_columns(model, example)
 
     def pool(self, clip_norm: float, weights: Tensor | None = None) -> Pool:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coalmine.errors import InputError
-from coalmine.simulation.flat import check_module, stateless
+from coalmine.simulation.flat import FlatModel, check_module
 from coalmine.simulation.kernels.layerwise import Recorder, crop_convolutions, is_supported, layers_of
 from coalmine.simulation.models.text import SoftEmbedding
 
@@ -46,7 +46,8 @@ class SampleGradients(ABC):
 
     def __init__(self, module: nn.Module, example: Tensor | None = None) -> None:
         # In eval mode, since a canary cannot anticipate which units its client's dropout will drop.
-        self._module = stateless(copy.deepcopy(module)).eval()
+        dtype = next(module.parameters()).dtype
+        self._module = FlatModel(module, dtype=dtype).module.eval()
         for layer in self._module.modules():
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]

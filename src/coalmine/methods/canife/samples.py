@@ -301,7 +301,7 @@ class _Texts:
         self._rates, self._count = torch.tensor(rates).repeat_interleave(count)[:, None, None].to(device), count
         self._task, self._draw = task, torch.Generator().manual_seed(seed)
         allowed = torch.ones(task.tokens, dtype=torch.bool)
-        if task.per_position and task.ignored is not None:
+        if task.per_position and task.ignored >= 0:
             allowed[task.ignored] = False
         self._forbidden = torch.zeros(task.tokens).masked_fill_(~allowed, -torch.inf).to(device)
         draw = np.random.default_rng(seed)

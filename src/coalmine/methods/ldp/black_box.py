@@ -24,7 +24,6 @@ from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import Rule
 from coalmine.methods.ldp.distinguishers import Batch, Crafted, Trials, toss_coins
 from coalmine.progress import track
-from coalmine.simulation.client import ignored_index
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals
 from coalmine.usercode import errors_of
@@ -149,7 +148,7 @@ class LossChange:
 
     def _cross_entropy(self, logits: Tensor) -> Tensor:
         """Return the example's loss, for a language model the mean over its positions."""
-        return F.cross_entropy(logits.flatten(0, -2), self._targets.flatten(), ignore_index=ignored_index(self._task))
+        return F.cross_entropy(logits.flatten(0, -2), self._targets.flatten(), ignore_index=self._task.ignored)
 
 
 def _moved(

@@ -168,7 +168,7 @@ class LDPSettings(Settings):
         import numpy as np
 
         from coalmine.simulation import models
-        from coalmine.simulation.training import train_locally_private
+        from coalmine.simulation.mechanisms.local import train_locally_private
 
         module = models.build(self.model or models.default_model(data.task), data.task, seed=seed)
         if not self.rounds:

@@ -35,7 +35,7 @@ from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import PHRASE, USER
 from coalmine.simulation.flat import device_of, moved
-from coalmine.simulation.models.steps import steps_of
+from coalmine.simulation.models.text import steps_of
 from coalmine.stats import Scores
 from coalmine.stats.exposure import RandomGuessing
 from coalmine.vectors import CPU, flat, on

@@ -21,7 +21,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.methods.secret_sharer.phrases import Language
 from coalmine.progress import track
 from coalmine.seeds import generator
-from coalmine.simulation.models.steps import State, Steps, rows_of
+from coalmine.simulation.models.text import State, Steps, rows_of
 
 Words = npt.NDArray[np.integer]
 
@@ -48,7 +48,7 @@ class PhraseScorer:
     The adversary knows the first ``prefix`` words of a phrase, the prefix; the remaining words are its suffix.
 
     Args:
-        steps: The model, as `coalmine.simulation.models.steps.steps_of` wraps it.
+        steps: The model, as `coalmine.simulation.models.text.steps_of` wraps it.
         language: The words that phrases are made of, and the mark before each phrase.
         prefix: Number of words that the adversary knows; the paper has 1.
 

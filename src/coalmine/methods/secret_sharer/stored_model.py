@@ -18,8 +18,8 @@ from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Lan
 from coalmine.simulation.data import Task
 from coalmine.simulation.data.text import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.flat import moved
-from coalmine.simulation.models import default_model
-from coalmine.simulation.settings import TrainingSettings, build_model
+from coalmine.simulation.models import build, default_model
+from coalmine.simulation.settings import TrainingSettings
 
 
 class _Canary(BaseModel):
@@ -165,7 +165,7 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
     # Default settings belong to the default model and are not passed to any other.
     defaults = TextTrainingSettings()
     others = training.model != defaults.model and training.model_settings == defaults.model_settings
-    module = build_model(name, task, {} if others else training.model_settings)
+    module = build(name, task, seed=0, **({} if others else training.model_settings))
     try:
         module.load_state_dict(read_tensors(weights))
     except RuntimeError as error:

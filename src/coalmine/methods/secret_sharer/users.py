@@ -23,7 +23,7 @@ from coalmine.progress import track
 from coalmine.results.result import Result
 from coalmine.results.verdict import USER
 from coalmine.seeds import generator
-from coalmine.simulation.client import ignored_index, tensors
+from coalmine.simulation.client import tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.flat import device_of
 from coalmine.stats import Scores
@@ -119,7 +119,7 @@ def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData,
             inputs, targets = tensors(data.client(client), data.task, device=device_of(model))
             logits = model.eval()(inputs).flatten(0, -2)
             # Per token, so that users with long and with short texts are comparable.
-            losses.append(float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(data.task))))
+            losses.append(float(F.cross_entropy(logits, targets.flatten(), ignore_index=data.task.ignored)))
         scores.append(sum(losses[1:]) - losses[0])
     return np.array(scores)
 

@@ -17,9 +17,10 @@ const options = {
 function draw(name) {
   if (!drawings.has(name)) {
     const place = document.getElementById(`figure-${name}`);
+    const [, spec] = specs[name]; // after its title
     drawings.set(
       name,
-      window.vegaEmbed(place, specs[name], options).then(({ view }) => {
+      window.vegaEmbed(place, spec, options).then(({ view }) => {
         place.classList.add("drawn");
         place.querySelector("svg").setAttribute("aria-hidden", "true"); // its container carries the description
         if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; // so that keys can scroll it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coalmine.arrays import Ints
     from coalmine.simulation.data.text import Vocabulary
 
-_SAMPLED_ROWS = 1000  # rows that go into a fingerprint: enough to tell data sets apart without hashing gigabytes
-
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -30,7 +28,9 @@ class Task:
         classes: Number of logits per example, or per position with ``per_position``.
         tokens: Size of the vocabulary if inputs are token ids; None if they are numbers (uint8 means pixels, 0 to 255).
         per_position: Whether there is a target at each position instead of one per example.
-        ignored: Targets with this value do not count in the loss, such as padding.
+        ignored: Targets with this value do not count in the loss, such as padding. The default is that of torch's
+            ``cross_entropy``, which no label has.
+        target_shape: Shape of the targets of one example, which follows from the others.
 
     Raises:
         InputError: If there are fewer than two classes, or ``per_position`` comes with more than one dimension.
@@ -46,18 +46,15 @@ class Task:
     classes: int
     tokens: int | None = None
     per_position: bool = False
-    ignored: int | None = None
+    ignored: int = -100
+    target_shape: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
+        object.__setattr__(self, "target_shape", self.input_shape if self.per_position else ())
         check_count("classes", self.classes, least=2)
         if self.per_position and len(self.input_shape) != 1:
             raise InputError(f"per_position needs an input_shape (positions,), got {self.input_shape}")
-
-    @property
-    def target_shape(self) -> tuple[int, ...]:
-        """Shape of the targets of one example."""
-        return self.input_shape if self.per_position else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +93,7 @@ class FederatedData:
         task: What a model takes and predicts.
         rows: Order of the examples, for clients whose examples are not consecutive; None keeps the order.
         vocabulary: The words or characters behind the tokens.
+        sizes: Number of examples of each client, (clients,), which follows from ``bounds``.
 
     Raises:
         InputError: If shapes, types or values do not fit the task, or if a client is empty.
@@ -122,10 +120,12 @@ class FederatedData:
     task: Task
     rows: Ints | None = None
     vocabulary: Vocabulary | None = None
+    sizes: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         for name in ("inputs", "targets", "bounds"):
             object.__setattr__(self, name, np.asarray(getattr(self, name)))
+        object.__setattr__(self, "sizes", self.bounds[:, 1] - self.bounds[:, 0])
         if len(self.inputs) != len(self.targets):
             raise InputError(f"every input needs a target, got {len(self.inputs)} inputs, {len(self.targets)} targets")
         inputs, targets, task = self.inputs, self.targets, self.task
@@ -144,15 +144,15 @@ class FederatedData:
         # Minimum and maximum are NaN or infinite if any value is, and need no array of flags as large as the data.
         if inputs.dtype.kind == "f" and not np.isfinite([inputs.min(), inputs.max()]).all():
             raise InputError(f"inputs must be finite, got {inputs.min()} to {inputs.max()}")
-        limits = [("label", targets, task.classes, task.ignored)]
+        limits = [("label", targets, task.classes)]
         if task.tokens is not None:
-            limits.append(("token", inputs, task.tokens, None))
-        for what, values, limit, ignored in limits:
+            limits.append(("token", inputs, task.tokens))
+        for what, values, limit in limits:
             if values.dtype.kind not in "iu":
                 raise InputError(f"each {what} must be an integer, got {values.dtype}")
             invalid = (values < 0) | (values >= limit)
-            if ignored is not None:
-                invalid &= values != ignored
+            if what == "label":
+                invalid &= values != task.ignored
             if invalid.any():
                 row = int(np.argwhere(invalid)[0][0])
                 raise InputError(f"each {what} must be in 0..{limit - 1}, got {values[invalid][0]} in example {row}")
@@ -192,7 +192,8 @@ class FederatedData:
         names, owners, order = group_by_user(column)
         if not np.array_equal(order, np.arange(len(order))):
             inputs, targets = inputs[order], targets[order]
-        bounds = consecutive_bounds(np.bincount(owners))
+        stops = np.cumsum(np.bincount(owners))
+        bounds = np.stack([stops - np.bincount(owners), stops], axis=1)
         return cls(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
 
     def __len__(self) -> int:
@@ -202,29 +203,25 @@ class FederatedData:
         return (self.client(i) for i in range(len(self)))
 
     def __repr__(self) -> str:
-        sizes = self.sizes
-        of = f" of {sizes.min()} to {sizes.max()}" if sizes.min() < sizes.max() else f" of {sizes[0]}"
-        shape = "×".join(map(str, self.task.input_shape))
-        kind = f"{shape} tokens" if self.task.tokens is not None else shape
-        clients = "1 client" if len(self) == 1 else f"{len(self)} clients"
-        return f"FederatedData({clients}{of} examples, {sizes.sum()} in all, {kind}, {self.task.classes} classes)"
-
-    @property
-    def sizes(self) -> Ints:
-        """Number of examples of each client, (clients,)."""
-        return np.asarray(self.bounds[:, 1] - self.bounds[:, 0])
+        task, total = self.task, self.sizes.sum()
+        sizes = " to ".join(map(str, np.unique([self.sizes.min(), self.sizes.max()])))
+        shape = "×".join(map(str, task.input_shape))
+        kind = shape if task.tokens is None else f"{shape} tokens"
+        return f"FederatedData({len(self)} clients of {sizes} examples, {total} in all, {kind}, {task.classes} classes)"
 
     @property
     def indices(self) -> Ints:
         """Rows of ``inputs`` that the clients hold, client by client, (examples,)."""
-        places = np.repeat(self.bounds[:, 0], self.sizes) + numbered_within(self.sizes)
-        return places if self.rows is None else self.rows[places]
+        starts, sizes = self.bounds[:, 0], self.sizes
+        # 0, 1, … within each client, from where it starts.
+        places = np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+        return np.asarray(places if self.rows is None else self.rows[places])
 
     @cached_property
     def fingerprint(self) -> str:
         """A short digest of who holds which rows, and of up to 1,000 examples."""
         # Hashing all of a large data set would take longer than a round.
-        sample = np.unique(np.linspace(0, len(self.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
+        sample = np.unique(np.linspace(0, len(self.inputs) - 1, 1000).astype(np.int64))
         rows = np.empty(0, dtype=np.int64) if self.rows is None else self.rows
         digest = hashlib.blake2b(digest_size=6)
         for array in (self.bounds, rows, self.inputs[sample], self.targets[sample]):
@@ -295,14 +292,3 @@ def group_by_user(users: Sequence[str]) -> tuple[list[str], Ints, Ints]:
     # Stable, so that a user's examples keep their order in time.
     order = np.argsort(column, kind="stable")
     return list(numbers), column[order], order
-
-
-def consecutive_bounds(sizes: Ints) -> Ints:
-    """Return the bounds (clients, 2) of consecutive clients of these sizes."""
-    stops = np.cumsum(sizes)
-    return np.stack([stops - sizes, stops], axis=1)
-
-
-def numbered_within(sizes: Ints) -> Ints:
-    """Return 0, 1, … for each of several consecutive groups of these sizes."""
-    return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_positive, check_probability, parse_kind
-from coalmine.simulation.data.federated import FederatedData, Splits, consecutive_bounds, numbered_within
+from coalmine.simulation.data.federated import FederatedData, Splits
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
@@ -254,5 +254,12 @@ def _equal_clients(data: FederatedData, rows: Ints, clients: int, name: str) -> 
     if clients > len(rows):
         raise InputError(f"{clients} clients cannot share {len(rows)} examples: use at most {len(rows)} clients")
     # Multiples of n / clients, rounded down, are at most one example apart from equal sizes.
-    bounds = consecutive_bounds(np.diff(np.arange(clients + 1) * len(rows) // clients))
-    return replace(data, bounds=bounds, names=[f"{name}-{i}" for i in range(clients)], rows=rows)
+    ends = np.arange(clients + 1) * len(rows) // clients
+    return replace(
+        data, bounds=np.stack([ends[:-1], ends[1:]], axis=1), names=[f"{name}-{i}" for i in range(clients)], rows=rows
+    )
+
+
+def numbered_within(sizes: Ints) -> Ints:
+    """Return 0, 1, … for each of several consecutive groups of these sizes."""
+    return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import DataWarning, InputError, check_count
-from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds, numbered_within
-from coalmine.simulation.data.splitting import SplitOptions, split_by_user
+from coalmine.simulation.data.federated import FederatedData, Splits, Task
+from coalmine.simulation.data.splitting import SplitOptions, numbered_within, split_by_user
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
@@ -283,11 +283,11 @@ def _data(
     inputs: Array, targets: Array, tokenized: Tokenized, sizes: Ints, task: Task, vocabulary: Vocabulary
 ) -> FederatedData:
     """Return arrays that hold ``sizes`` consecutive examples per user as federated data, without empty users."""
-    users = np.flatnonzero(sizes)
+    users, stops = np.flatnonzero(sizes), np.cumsum(sizes)
     return FederatedData(
         inputs=inputs,
         targets=targets,
-        bounds=consecutive_bounds(sizes)[users],
+        bounds=np.stack([stops - sizes, stops], axis=1)[users],
         names=[tokenized.users[user] for user in users.tolist()],
         task=task,
         vocabulary=vocabulary,

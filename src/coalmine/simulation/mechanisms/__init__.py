@@ -3,7 +3,7 @@
 | question | where |
 |---|---|
 | Where is the noise added to the sum of updates? | `central.Mechanism.noise`, called by ``Training._noisy_mean`` |
-| Where does the clip norm come from? | `central.FixedClipping`, `central.AdaptiveClipping` |
+| Where does the clip norm come from? | `central.Mechanism.clip_norm`, `central.Mechanism.next_clip_norm` |
 | Where are updates clipped? | `coalmine.simulation.kernels.kernel.clip_factors` |
 | Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
 | Where is PrivUnit's sampler? | `local.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |

@@ -36,87 +36,6 @@ _LEAST_NORM, _MOST_NORM = 1e-10, 1e10
 _NOISE_PIECE = 1 << 21  # numbers drawn from one stream
 
 
-@dataclass(frozen=True)
-class NoClipping:
-    """No clipping: updates are summed as they are. Cannot be combined with noise.
-
-    Example:
-        >>> NoClipping().start()
-        inf
-    """
-
-    def start(self) -> float:
-        """The clip norm of the first round: infinite."""
-        return math.inf
-
-
-@dataclass(frozen=True)
-class FixedClipping:
-    """The same clip norm in every round.
-
-    Args:
-        norm: The clip norm: longer updates are scaled down to this ℓ₂ norm.
-
-    Raises:
-        InputError: If ``norm`` is not positive.
-
-    Example:
-        >>> FixedClipping(0.5).start()
-        0.5
-    """
-
-    norm: float
-
-    def __post_init__(self) -> None:
-        check_positive("the clip norm", self.norm)
-
-    def start(self) -> float:
-        """The clip norm of the first round."""
-        return float(self.norm)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveClipping:
-    """A clip norm that tracks a quantile of the updates' norms (Andrew, Thakkar, McMahan and Ramaswamy, 2021).
-
-    After each round the clip norm is multiplied by exp(−rate · (b − quantile)), where b is the fraction of updates
-    within it. A private training adds noise to b, and raises the noise on the updates so that the two releases
-    together cost what the mechanism's noise multiplier says.
-
-    Args:
-        initial: Clip norm of the first round.
-        quantile: The quantile to track, in (0, 1).
-        rate: Step size of the logarithm of the clip norm.
-        count_noise: Standard deviation of the noise on the number of updates within the clip norm. None takes a
-            twentieth of the expected cohort, and at least twice the noise multiplier.
-
-    Raises:
-        InputError: If an argument is out of range.
-
-    Example:
-        >>> mechanism, norms = Mechanism(clipping=AdaptiveClipping(initial=1.0)), np.full(10, 0.5)
-        >>> round(mechanism.next_clip_norm(1.0, norms, 10, seed=0, round=0), 3)  # all updates are shorter: it shrinks
-        0.905
-    """
-
-    initial: float
-    quantile: float = 0.5
-    rate: float = 0.2
-    count_noise: float | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("the initial clip norm", self.initial)
-        check_probability("quantile", self.quantile)
-
-    def start(self) -> float:
-        """The clip norm of the first round."""
-        return float(self.initial)
-
-
-Clipping = NoClipping | FixedClipping | AdaptiveClipping
-"""How updates are clipped."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """The Gaussian mechanism on the sum of clipped updates (DP-FedAvg; McMahan et al., 2018).
@@ -126,43 +45,62 @@ class Mechanism:
     number of clients, which is fixed in advance; without noise, by the number of those who took part. The size of the
     population is assumed to be public.
 
+    With ``quantile``, the clip norm tracks a quantile of the updates' norms (Andrew, Thakkar, McMahan and Ramaswamy,
+    2021): after each round it is multiplied by exp(−rate · (b − quantile)), where b is the fraction of updates within
+    it. A private training adds noise to b, and raises the noise on the updates so that the two releases together cost
+    what the noise multiplier says.
+
     Args:
-        clipping: `NoClipping`, `FixedClipping` or `AdaptiveClipping`.
+        clip_norm: Clip norm of the first round: longer updates are scaled down to this ℓ₂ norm. Infinite (the default)
+            does not clip, and allows no noise.
         noise_multiplier: Standard deviation of the noise on the sum, over the clip norm; 0 adds none.
+        quantile: The quantile that the clip norm tracks, in (0, 1); None keeps the same clip norm in every round.
+        rate: Step size of the logarithm of the clip norm.
+        count_noise: Standard deviation of the noise on the number of updates within the clip norm. None takes a
+            twentieth of the expected cohort, and at least twice the noise multiplier.
 
     Raises:
-        InputError: If there is noise without clipping.
+        InputError: If an argument is out of range, or if there is noise without clipping.
 
     Example:
-        >>> mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=2.0)
+        >>> mechanism = Mechanism(clip_norm=0.5, noise_multiplier=2.0)
         >>> noise = mechanism.noise(10_000, seed=0, clip_norm=0.5, expected_clients=100, round=0)
         >>> bool(0.97 < noise.std() < 1.03)
         True
+        >>> adaptive, norms = Mechanism(clip_norm=1.0, quantile=0.5), np.full(10, 0.5)
+        >>> round(adaptive.next_clip_norm(1.0, norms, 10, seed=0, round=0), 3)  # all updates are shorter: it shrinks
+        0.905
     """
 
-    clipping: Clipping = field(default_factory=NoClipping)
+    clip_norm: float = math.inf
     noise_multiplier: float = 0.0
+    quantile: float | None = None
+    rate: float = 0.2
+    count_noise: float | None = None
 
     def __post_init__(self) -> None:
         check_nonnegative("noise_multiplier", self.noise_multiplier)
-        if self.private and isinstance(self.clipping, NoClipping):
+        if self.clip_norm != math.inf:
+            check_positive("the clip norm", self.clip_norm)
+        elif self.private or self.quantile is not None:
             raise InputError(
-                f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: set one"
+                f"noise_multiplier is {self.noise_multiplier} and quantile {self.quantile}, but there is no clip norm "
+                "to scale the noise by or to start from: set one"
             )
+        if self.quantile is not None:
+            check_probability("quantile", self.quantile)
 
     @property
     def private(self) -> bool:
         """Whether noise is added."""
         return self.noise_multiplier > 0
 
-    def count_noise(self, expected_clients: float) -> float:
+    def noise_on_count(self, expected_clients: float) -> float:
         """The standard deviation of the noise on the number of updates within the clip norm; 0 if none is added."""
-        if not self.private or not isinstance(self.clipping, AdaptiveClipping):
+        if not self.private or self.quantile is None:
             return 0.0
-        if self.clipping.count_noise is not None:
-            return self.clipping.count_noise
         # A twentieth of the cohort is what Andrew et al. recommend; twice z keeps the noise on updates below 1.04 z.
-        return max(2 * self.noise_multiplier, expected_clients / 20)
+        return self.count_noise or max(2 * self.noise_multiplier, expected_clients / 20)
 
     def update_noise(self, expected_clients: float) -> float:
         """The noise multiplier on the updates themselves, larger than ``noise_multiplier`` if counts are released too.
@@ -170,7 +108,7 @@ class Mechanism:
         One client moves the centered count by 1/2, so z⁻² = z_updates⁻² + (2 · count noise)⁻² (Andrew et al., 2021,
         Theorem 1).
         """
-        count_noise = self.count_noise(expected_clients)
+        count_noise = self.noise_on_count(expected_clients)
         if not count_noise:
             return self.noise_multiplier
         if 2 * count_noise <= self.noise_multiplier:
@@ -205,15 +143,15 @@ class Mechanism:
     def next_clip_norm(self, clip_norm: float, norms: Floats, expected_clients: float, seed: int, round: int) -> float:
         """The clip norm of the next round, from the norms of this round's updates."""
         clients = expected_clients if self.private else len(norms)
-        if not isinstance(self.clipping, AdaptiveClipping) or not clients:
+        if self.quantile is None or not clients:
             return clip_norm
         # Centering by 1/2 per client halves the sensitivity of the count (Andrew et al., 2021, section 2.2).
         centered = float(np.sum(norms <= clip_norm) - len(norms) / 2)
-        count_noise = self.count_noise(expected_clients)
+        count_noise = self.noise_on_count(expected_clients)
         if count_noise:
             centered += count_noise * float(generator(seed, "clip-count", round).standard_normal())
         share = centered / clients + 0.5
-        following = clip_norm * math.exp(-self.clipping.rate * (share - self.clipping.quantile))
+        following = clip_norm * math.exp(-self.rate * (share - self.quantile))
         return min(max(following, _LEAST_NORM), _MOST_NORM)
 
 
@@ -227,7 +165,7 @@ class BuggyMechanism(Mechanism):
         period: Number of rounds after which the noise repeats itself; never if None.
 
     Example:
-        >>> mechanism = BuggyMechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0, bare=slice(3, 5))
+        >>> mechanism = BuggyMechanism(clip_norm=1.0, noise_multiplier=2.0, bare=slice(3, 5))
         >>> (mechanism.noise(6, seed=0, clip_norm=1.0, expected_clients=10, round=0) == 0).tolist()
         [False, False, False, True, True, False]
     """
@@ -259,7 +197,7 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
         InputError: If there is no such bug or tensor, or no noise to spoil.
 
     Example:
-        >>> correct = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=2.0)
+        >>> correct = Mechanism(clip_norm=1.0, noise_multiplier=2.0)
         >>> with_bug(correct, "bare:bias", {"weight": (3, 2), "bias": (3,)}).bare
         slice(6, 9, None)
     """
@@ -275,4 +213,4 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
         "bug must be noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N (the "
         f"same noise again after N rounds), got {bug!r}",
     )
-    return BuggyMechanism(clipping=mechanism.clipping, noise_multiplier=mechanism.noise_multiplier, **planted)
+    return BuggyMechanism(**vars(mechanism), **planted)

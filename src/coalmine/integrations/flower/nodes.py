@@ -1,20 +1,30 @@
-"""A Flower grid in this process: the same apps without Ray, SuperLink or sockets, for tests and small runs."""
+"""Nodes of a Flower training: `LocalGrid` runs them in this process, `canary_mod` lets real ones send canaries."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from coalmine.errors import check_count, check_kind
+from coalmine.integrations.flower.arrays import Layout
+from coalmine.methods.one_shot.canaries import update_canaries
+from coalmine.methods.one_shot.families import UpdateCanaries
+
+_REQUEST = "coalmine.canary"  # our key in the configuration that a message carries
+
+# A host sends several canaries of the same audit in every round.
+_cached_canaries = functools.lru_cache(maxsize=4)(update_canaries)
 
 
 class LocalGrid(Grid):
@@ -115,3 +125,48 @@ def through_mods(mods: Sequence[Any], content: RecordDict, message: Message, con
         call = functools.partial(lambda mod, inner, asked, node: mod(asked, node, inner), mod, call)
     # Messages of a round share their content, and mods write into it.
     return call(Message(metadata=message.metadata, content=copy.deepcopy(message.content)), context)
+
+
+def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
+    """Reply with a canary if the message asks for one, and with what the client trained otherwise.
+
+    The client trains in both cases, so that its reply has the usual names and metrics. List this mod last, nearest to
+    the app, so that mods that clip or add noise treat the canary like an update.
+
+    Example:
+        >>> app = ClientApp(mods=[canary_mod])
+    """
+    requests = [record[_REQUEST] for record in message.content.config_records.values() if _REQUEST in record]
+    if not requests:
+        return call_next(message, context)
+    asked = json.loads(requests[0])
+    received = next(iter(message.content.array_records.values()))
+    # A copy: messages of Flower's legacy workflows have no shapes, and their clients empty what they read.
+    before = ArrayRecord({key: Array(array.numpy()) for key, array in received.items()})
+    layout = Layout({key: tuple(before[key].shape) for key in asked["parameters"]})
+    sent = layout.nudged(before, asked["norm"])
+    if asked["canary"] >= 0:  # not held out
+        canaries = _cached_canaries(asked["family"], dim=asked["dim"], count=asked["count"], seed=asked["seed"])
+        sent = layout.moved(before, canaries.canary(asked["canary"]) * np.float32(asked["norm"]))
+    reply = call_next(message, context)
+    if reply.has_content():
+        reply.content[next(iter(reply.content.array_records))] = sent
+    return reply
+
+
+def canary_request(
+    canaries: UpdateCanaries, family: str, layout: Layout, *, canary: int, norm: float
+) -> dict[str, str]:
+    """Return the entry of a message's configuration that asks a node for a canary.
+
+    The message carries the numbers that a canary is made from, never its vector.
+
+    Args:
+        canaries: The canaries.
+        family: Their family.
+        layout: The layout of the model.
+        canary: Number of the canary, or -1 for a held-out one, which only takes a small step.
+        norm: Norm of the canary, or of the step.
+    """
+    made_from = {"family": family, "dim": canaries.dim, "count": canaries.count, "seed": canaries.seed}
+    return {_REQUEST: json.dumps({**made_from, "canary": canary, "norm": norm, "parameters": list(layout.shapes)})}
