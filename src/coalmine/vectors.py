@@ -198,9 +198,6 @@ class VectorKind:
         Raises:
             InputError: If that is not a float type, which canaries need because their numbers are fractions.
         """
-        if hasattr(values, "parameters"):
-            parameters = list(values.parameters())
-            values = [value for value in parameters if value.requires_grad] or parameters
         listed = tensors_of(values)
         tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
         if not tensors:
@@ -250,20 +247,15 @@ class AddsToTensors(np.ndarray):
         cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call a function of torch with a tensor in place of each of these arrays."""
-        torch, named = sys.modules["torch"], kwargs or {}
+        torch = sys.modules["torch"]
         # Functions such as torch.stack take a list of tensors.
+        values, tree = torch.utils._pytree.tree_flatten((args, kwargs or {}))
         kind = VectorKind(CPU, torch.float32)
-        for group in (*args, *named.values()):
-            for value in group if isinstance(group, list | tuple) else [group]:
-                if is_tensor(value):  # in an integer type, most numbers of a canary would become 0
-                    kind = VectorKind(value.device, value.dtype if is_float(value) else torch.float32)
-
-        def as_tensor(value: Any) -> Any:
-            if isinstance(value, list | tuple):
-                return [as_tensor(each) for each in value]
-            return kind.give(np.asarray(value)) if isinstance(value, cls) else value
-
-        return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
+        for value in filter(is_tensor, values):  # in an integer type, most numbers of a canary would become 0
+            kind = VectorKind(value.device, value.dtype if is_float(value) else torch.float32)
+        tensors = [kind.give(np.asarray(value)) if isinstance(value, cls) else value for value in values]
+        positional, named = torch.utils._pytree.tree_unflatten(tensors, tree)
+        return function(*positional, **named)
 
     def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
         """Return an ordinary array, or a number for an array without dimensions."""

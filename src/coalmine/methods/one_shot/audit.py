@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -207,7 +206,7 @@ class OneShot(Audit):
         self._config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
         if self.noise_per_layer is not None:
             self._config["noise_per_layer"] = self.noise_per_layer
-        self._seconds, self._finished = 0.0, False
+        self._finished = False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
@@ -308,7 +307,7 @@ class OneShot(Audit):
         Args:
             round: The round, counted from 0.
             clip_norm: Clip norm of the round, infinite if the training does not clip.
-            trial: Number of a frozen round, in which this audit takes no part.
+            trial: None, since this audit asks for no frozen rounds.
 
         Returns:
             The canaries, or None if another audit inserts them.
@@ -317,9 +316,6 @@ class OneShot(Audit):
             InputError: If plant was already called for the round, if it is not part of the training, or if
                 nothing is clipped and the audit has no ``norm``.
         """
-        if trial is not None:
-            return None
-        start = time.perf_counter()
         if self._finished:
             raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
         if check_count("round", round, least=0) >= self.rounds:
@@ -334,7 +330,7 @@ class OneShot(Audit):
             )
         if not check_number("clip_norm", clip_norm) > 0:
             raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
-        length = clip_norm if self.norm is None else min(clip_norm, self.norm)
+        length = min(clip_norm, math.inf if self.norm is None else self.norm)
         if math.isinf(length):
             raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
         present = self._present(round)
@@ -345,7 +341,6 @@ class OneShot(Audit):
             # They count as the expected number of clients: the actual one would reveal how many are inserted.
             planted = self._canaries.planted(present, length, self._rates[round] * self.canaries, self._kind)
             self._inserted = (round, planted)
-        self._seconds += time.perf_counter() - start
         return planted
 
     def record(self, release: Release) -> None:
@@ -355,9 +350,7 @@ class OneShot(Audit):
             InputError: If the view does not see this release, if plant was not called for the round, if it was already
                 observed, or if the vector has the wrong shape, is not finite, or did not change.
         """
-        if release.trial is not None:
-            return
-        start, round = time.perf_counter(), release.round
+        round = release.round
         vector = check_flat(flat(release.vector, self._names), f"the release of round {round}", self.dim)
         release = replace(release, vector=vector)
         for_checks = self._plants and release.kind == "update"
@@ -371,7 +364,6 @@ class OneShot(Audit):
             del inserted
         if not for_checks or self._view.kind == "update":
             self._score(release)
-        self._seconds += time.perf_counter() - start
 
     def _score(self, release: Release) -> None:
         """Add a release to the scores."""
@@ -446,11 +438,10 @@ class OneShot(Audit):
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Record an aborted round: it counts as one without canaries."""
-        if trial is None:
-            self.discard(round)
-            self._planted[round] = self._aborted[round] = True
-            if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
-                self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
+        self.discard(round)
+        self._planted[round] = self._aborted[round] = True
+        if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
+            self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
         """Return the canaries of a round, inserted and held out; all of them if the training draws.
@@ -458,7 +449,7 @@ class OneShot(Audit):
         With a fixed number of inserted canaries, all of which are in every round, the number of nodes is known anyway,
         so held-out ones need none.
         """
-        if trial is not None or not self._plants:
+        if not self._plants:
             return ()
         if isinstance(self.participation, Observed):
             return range(self._canaries.count)
@@ -479,7 +470,7 @@ class OneShot(Audit):
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record the canaries that the training drew, or check that it drew all that are due."""
-        if trial is None and self._plants and isinstance(self.participation, Observed):
+        if self._plants and isinstance(self.participation, Observed):
             self._drawn[round] = np.sort(np.asarray(seats, dtype=np.int64))
         else:
             super().took_part(round, seats, trial)
@@ -684,7 +675,7 @@ class OneShot(Audit):
         """Return what a checkpoint keeps, as arrays by name."""
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
-        state |= {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
+        state |= {"due": np.array(self._due), "before": np.array(previous)}
         state |= self._evidence.state() | self._checks.state()
         return state if self._in_tensors is None else state | self._in_tensors.state()
 
@@ -698,7 +689,7 @@ class OneShot(Audit):
         if self._in_tensors is not None:
             self._in_tensors.restore(state)
         self._checks.restore(state)
-        self._seconds, self._finished = float(state["seconds"]), False
+        self._finished = False
 
     def __repr__(self) -> str:
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
