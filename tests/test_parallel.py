@@ -48,8 +48,8 @@ def test_a_worker_that_dies_is_reported():
 def test_a_warning_of_many_parts_is_printed_once(capsys, monkeypatch):
     parts = dict.fromkeys("abc", CanaryWarning("they outweigh it"))
     for workers in (1, 2):
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
-        console.prepare()
+        monkeypatch.setattr(warnings, "showwarning", console.show_warning)
+        console.warned.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             list(finished(warnings.warn, parts, workers=workers))

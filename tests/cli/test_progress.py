@@ -49,15 +49,15 @@ def test_the_end_is_told_when_the_work_fails():
 
 def test_without_a_terminal_there_is_a_line_at_each_tenth_of_what_takes_long(capsys, monkeypatch):
     monkeypatch.setattr(console, "_PATIENCE", -1.0)
-    with console.bars():
+    with console.working("", kept=None):
         list(track(range(40), "counting"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10
     assert lines[0] == "counting: 10% (4 of 40)"
     monkeypatch.setattr(console, "_PATIENCE", 60.0)
-    with console.bars():
+    with console.working("", kept=None):
         list(track(range(40), "counting"))
-    with console.bars(quiet=True):
+    with console.working("", kept=None, quiet=True):
         list(track(range(40), "counting"))
     assert capsys.readouterr().err == ""
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.exits import continued_by
 from coalmine.errors import InputError, did_you_mean
 
 
@@ -44,7 +43,7 @@ def reproduce(
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
     context = Context(seed, scale, _track, out, workers, data, seeds)
-    with continued_by("the same command continues", kept=out):
+    with console.working("the same command continues", kept=out, quiet=True):
         table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))

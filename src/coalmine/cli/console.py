@@ -1,4 +1,4 @@
-"""What the command line prints: tables, sentences, progress, JSON; and the options that several commands share.
+"""What the command line prints: tables, sentences, progress, JSON; time limits; and options that commands share.
 
 Nothing else in `coalmine.cli` prints. Names of files, columns and phrases come from outside, so control characters in
 them are shown escaped: ESC could recolor, rewrite or hide what a terminal shows.
@@ -6,22 +6,25 @@ them are shown escaped: ESC could recolor, rewrite or hide what a terminal shows
 
 from __future__ import annotations
 
-import io
+import os
+import re
 import shutil
+import signal
 import sys
 import textwrap
 import time
-import unicodedata
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from coalmine import progress
-from coalmine.errors import CanaryWarning, DataWarning
+from coalmine.errors import CanaryWarning, DataWarning, InputError
+from coalmine.usercode import blamed
 
 if TYPE_CHECKING:
     from coalmine.results.gate import Gate
@@ -35,8 +38,12 @@ Directory = Annotated[Path, typer.Argument(help="A run directory.")]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
 
+BAD_INPUT = 2
+"""Exit code for errors that the user can mend."""
+
+_NUMBER = re.compile(r"-*\d|-$|∞$")  # the beginning of a cell that is right-aligned
 _PATIENCE = 2.0  # seconds before progress is printed without a terminal
-_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode's categories of characters that control instead of being shown
+_GRACE = 5  # seconds that code which catches every exception gets before the process ends without it
 
 
 def printable(text: str) -> str:
@@ -46,53 +53,45 @@ def printable(text: str) -> str:
         >>> printable("a\\x1b[31m.csv")
         'a\\\\x1b[31m.csv'
     """
-    if text.isascii() and text.isprintable():  # nearly always
-        return text
-    shown = []
-    for character in text:
-        unseen = unicodedata.category(character) in _UNSEEN
-        shown.append(character.encode("unicode_escape").decode() if unseen else character)
-    return "".join(shown)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(*lines: object) -> None:
     """Print lines on standard output."""
-    for line in lines or ("",):
+    for line in lines:
         print(printable(str(line)), flush=True)
 
 
 def complain(sentence: object) -> None:
     """Print a sentence on one line of standard error, after the program's name."""
-    line = " ".join(part.strip() for part in str(sentence).splitlines())
-    print(f"coalmine: {printable(line)}", file=sys.stderr, flush=True)
+    print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
 
 
-def prepare() -> None:
-    """Make the standard streams survive characters that they cannot encode, and print warnings as sentences."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    printed: set[str] = set()  # each warning is printed once, however many runs give it
+warned: set[str] = set()
+"""Warnings of this command so far: each is printed once, however many runs give it."""
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        # Our own warnings are about the user's data; those of libraries keep the place in the code.
-        if not issubclass(category, CanaryWarning | DataWarning):
-            sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
-        elif str(message) not in printed:
-            printed.add(str(message))
-            complain(message)
 
-    warnings.showwarning = show
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of ours as a sentence, since it is about the user's data; a library's keeps its place in code."""
+    if not issubclass(category, CanaryWarning | DataWarning):
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+    elif str(message) not in warned:
+        warned.add(str(message))
+        complain(message)
 
 
 # Progress
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The time limit has passed. Not an `Exception`, since code that never returns may catch all of these."""
 
 
 def busy(what: str) -> AbstractContextManager[Any]:
@@ -103,11 +102,46 @@ def busy(what: str) -> AbstractContextManager[Any]:
     return console.status(what) if console.is_terminal else nullcontext()
 
 
-def bars(*, quiet: bool = False) -> AbstractContextManager[None]:
-    """Show progress on standard error: bars with the remaining time, or without a terminal a line at each tenth."""
-    if quiet or not sys.stderr.isatty():
-        return progress.listening(None if quiet else _tenths)
-    return progress.bars()
+@contextmanager
+def working(go_on: str, *, kept: Path | None, timeout: float | None = None, quiet: bool = False) -> Iterator[None]:
+    """Show progress on standard error, end after the time limit, and let whatever stops the work say how to go on.
+
+    Args:
+        go_on: How to go on after Ctrl-C, SIGTERM or the time limit.
+        kept: The file that marks finished work. Without it there is nothing to go on with.
+        timeout: Seconds after which `TimeIsUp` is raised in the main thread, wherever that is. No limit by default.
+        quiet: Whether to hide progress. Otherwise there are bars, or without a terminal a line at each tenth.
+    """
+    alarms = 0
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        nonlocal alarms
+        alarms += 1
+        sentence = f"{blamed(TimeIsUp(), frame) or 'not finished'} after {timeout:g} seconds (--timeout)"
+        if alarms > _GRACE:  # the user's code catches everything
+            complain(sentence)
+            os._exit(BAD_INPUT)
+        raise TimeIsUp(sentence)
+
+    if timeout is not None:
+        if not hasattr(signal, "setitimer"):
+            raise InputError("--timeout needs a signal that this operating system does not have")
+        before = signal.signal(signal.SIGALRM, ring)
+        # Once a second from then on, for code that swallows the first exception.
+        signal.setitimer(signal.ITIMER_REAL, timeout, 1.0)
+    bars = progress.bars() if sys.stderr.isatty() else progress.listening(_tenths)
+    try:
+        # Inside, so that bars vanish before a sentence about the end is printed.
+        with progress.listening(None) if quiet else bars:
+            yield
+    except KeyboardInterrupt as stop:  # `Terminated` and `TimeIsUp` are such
+        if kept is not None and kept.exists():
+            stop.add_note(go_on)
+        raise
+    finally:
+        if timeout is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _tenths(what: str, total: int) -> tuple[progress.Advance, Callable[[], None]]:
@@ -116,7 +150,7 @@ def _tenths(what: str, total: int) -> tuple[progress.Advance, Callable[[], None]
 
     def advance(done: int, words: str) -> None:
         nonlocal last_tenth
-        tenth = 10 * done // total if total else 0
+        tenth = 10 * done // max(1, total)
         if tenth > last_tenth and time.monotonic() - start > _PATIENCE:
             last_tenth = tenth
             line = f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip()
@@ -138,7 +172,7 @@ def print_table(table: Table) -> None:
     drawn = RichTable(title=escape(printable(table.title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
         # The first column names the row, even where all names are numbers.
-        numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in table.rows)
+        numeric = i > 0 and all(_NUMBER.match(row[i]) for row in table.rows)
         drawn.add_column(escape(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(escape(printable(cell)) for cell in row))
@@ -148,18 +182,10 @@ def print_table(table: Table) -> None:
     console.print(drawn)
 
 
-def default_text(value: object) -> str:
-    """Return a default as the command line would take it; a dash for none."""
-    if value is None or value == {}:
-        return "-"
-    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
-
-
 def print_sentence(text: str) -> None:
     """Print a paragraph after an empty line, wrapped to the terminal."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
-    print()
-    say(*textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
+    say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

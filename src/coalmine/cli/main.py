@@ -1,11 +1,16 @@
-"""The command line: parses, calls, prints."""
+"""The command line: parses, calls, prints, and ends with one of a few exit codes."""
 
 from __future__ import annotations
 
+import io
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import traceback
+import warnings
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
@@ -14,12 +19,18 @@ import typer
 from typer.core import TyperGroup
 
 from coalmine import __version__
-from coalmine.cli import audit, claims, console, runs, saved, scores
-from coalmine.cli.exits import EPILOG, exit_code
-from coalmine.errors import InputError
+from coalmine.cli import audits, console, runs
+from coalmine.errors import InputError, Terminated
+from coalmine.usercode import blamed
 
 COMMANDS = "coalmine.commands"
 """Entry-point group of commands of other packages: each entry is a function with typer's annotations, or a Typer."""
+
+_INTERNAL_ERROR, _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 3, 130, 141, 143
+_EPILOG = (
+    "Exit codes: 0 done, 1 a gate or verdict says no, 2 bad input, 3 internal error, 130 or 143 stopped by Ctrl-C or "
+    "SIGTERM."
+)
 
 
 class _Commands(TyperGroup):
@@ -59,74 +70,113 @@ app = typer.Typer(
     cls=_Commands,
     help="Audit the privacy of federated learning: test a claimed ε against evidence.",
     no_args_is_help=True,
-    epilog=EPILOG,
+    invoke_without_command=True,  # for --version
+    subcommand_metavar="COMMAND [ARGS]...",  # required nevertheless
+    epilog=_EPILOG,
     context_settings={"help_option_names": ["--help", "-h"]},  # inherited by all commands
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-_COMMANDS: tuple[Callable[..., None], ...] = (
+# In the order of the help: from the first try to the single calculation.
+for command in (
     runs.demo,
     runs.init,
     runs.run,
     runs.resume,
     runs.sweep,
-    saved.report,
-    saved.model_card,
-    saved.check,
-    saved.verify,
-    saved.compare,
+    runs.report,
+    runs.model_card,
+    runs.check,
+    runs.verify,
+    runs.compare,
     runs.log,
-    scores.estimate,
-    claims.account,
-    claims.plan,
-)
-# In the order of the help: from the first try to the single calculation.
-for command in _COMMANDS:
+    audits.estimate,
+    audits.account,
+    audits.plan,
+):
     app.command()(command)
-app.add_typer(audit.app, name="audit")
-
-
-_COMPLETION = (["--install-completion"], ["--show-completion"])
-
-
-def main() -> None:
-    """Run the command line, and exit with one of the codes of `coalmine.cli.exits`."""
-    console.prepare()
-    if "_COALMINE_COMPLETE" in os.environ or sys.argv[1:2] in _COMPLETION:  # a shell asks, or is to be taught to ask
-        typer.main.get_command(app).main(prog_name="coalmine")
-    # Wherever it stands: who sees an error adds --debug at the end of the line.
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    sys.exit(exit_code(lambda: _invoke(arguments), arguments, debug=arguments != sys.argv[1:]))
-
-
-def _invoke(arguments: Sequence[str]) -> None:
-    """Run the command that the arguments name. Unlike typer's own way, this lets every exception through."""
-    command = typer.main.get_command(app)
-    with command.make_context("coalmine", list(arguments)) as context:
-        command.invoke(context)
-
-
-def _version(show: bool) -> None:
-    if show:
-        numbers = [f"{name} {metadata.version(name)}" for name in ("numpy", "scipy", "torch", "dp-accounting")]
-        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *numbers]))
-        raise typer.Exit
+app.add_typer(audits.app, name="audit")
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            "-V",
-            callback=_version,
-            is_eager=True,
-            help="Print the versions of coalmine and of what it uses.",
-        ),
+        bool, typer.Option("--version", "-V", help="Print the versions of coalmine and of what it uses.")
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error. Works behind any command too.")
     ] = False,
 ) -> None:
     """Audit the privacy of federated learning: test a claimed ε against evidence."""
+    if version:
+        numbers = [f"{name} {metadata.version(name)}" for name in ("numpy", "scipy", "torch", "dp-accounting")]
+        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *numbers]))
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line, say how it ended if it was not as planned, and exit with a code of its own for that."""
+    warnings.showwarning = console.show_warning
+    console.warned.clear()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # survives characters that it cannot encode
+            stream.reconfigure(errors="replace")
+    command = typer.main.get_command(app)
+    # A shell asks what can come next, or is to be taught to ask.
+    if "_COALMINE_COMPLETE" in os.environ or sys.argv[1:] in (["--install-completion"], ["--show-completion"]):
+        command.main(prog_name="coalmine")
+    # Wherever it stands: who sees an error adds --debug at the end of the line.
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        # Unlike click's own way, this lets every exception through.
+        with command.make_context("coalmine", list(arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        from typer.rich_utils import rich_format_error
+
+        error.message = console.printable(error.message)  # type: ignore[misc]
+        rich_format_error(error)  # what is wrong with the arguments, and how the command is used
+        sys.exit(error.exit_code)
+    except BaseException as error:
+        if isinstance(error, BrokenPipeError | SystemExit) and not blamed(error):  # rich leaves by SystemExit
+            # The reader has left. Not 0: a gate whose verdict nobody read must not look passed to `set -o pipefail`.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at the end
+            sys.exit(_BROKEN_PIPE)
+        if arguments != sys.argv[1:]:
+            traceback.print_exc()
+        code, sentence = _ending(error, arguments)
+        console.complain(sentence)
+        sys.exit(code)
+    sys.exit(0)
+
+
+def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code and the sentence for an exception."""
+    notes = getattr(error, "__notes__", [])  # how to continue, by `console.working`
+    if isinstance(error, InputError | console.TimeIsUp):
+        return console.BAD_INPUT, "; ".join([str(error), *notes])
+    if isinstance(error, Terminated):
+        return _TERMINATED, "; ".join([str(error), *notes])
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return _INTERRUPTED, "; ".join(["stopped", *notes])
+    # Whatever a user's file raises is theirs to mend; only the rest is a bug of ours.
+    if sentence := blamed(error):
+        return console.BAD_INPUT, f"your code failed: {sentence}"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    # torch reports that memory is short as a RuntimeError.
+    if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and "alloc" in str(error)):
+        return console.BAD_INPUT, f"a number is too large for this machine: {reason:.200}"
+    advice = "This is a bug in coalmine: please open an issue in its repository with"
+    try:
+        descriptor, log = tempfile.mkstemp(prefix="coalmine-error-", suffix=".log")
+        with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"coalmine {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
+            file.write(f"$ coalmine {shlex.join(arguments)}\n\n")
+            traceback.print_exception(error, file=file)
+        advice += f" the log {log} (--debug shows the traceback)."
+    except OSError:  # a full disk must not hide the error itself
+        advice += " what --debug shows."
+    return _INTERNAL_ERROR, f"internal error ({reason:.200}). {advice}"

@@ -106,7 +106,7 @@ def test_the_simulator_warns_before_the_first_round():
 
 
 def test_the_command_line_prints_the_warning_as_a_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
-    console.prepare()
+    monkeypatch.setattr(warnings, "showwarning", console.show_warning)
+    console.warned.clear()
     warnings.showwarning(CanaryWarning("too many"), CanaryWarning, "file.py", 1)
     assert capsys.readouterr().err == "coalmine: too many\n"
