@@ -7,7 +7,7 @@ import numpy as np
 from coalmine.claims import Claim
 from coalmine.results import verdict as units
 from coalmine.results.directory import FORMAT
-from coalmine.results.io import envelope, write_manifest
+from coalmine.results.io import results_to_dict, write_manifest
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous
 
@@ -35,7 +35,8 @@ def directory(path, *results, config=None, scores=None):
         about = {"format": FORMAT, "coalmine": "0.1.0", "state": "done", "changed": "now"}
         (path / "run.json").write_text(json.dumps(about))
         (path / "config.toml").write_text(config)
-    content = envelope([r.to_dict() if isinstance(r, Result) else r for r in results])
+    contents = [r.to_dict() if isinstance(r, Result) else r for r in results]
+    content = results_to_dict([]) | {"results": contents}
     (path / "result.json").write_text(json.dumps(content))
     for name, (members, nonmembers) in (scores or {}).items():
         np.savez(path / f"scores-{name}.npz", members=members, nonmembers=nonmembers)

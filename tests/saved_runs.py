@@ -5,7 +5,7 @@ import numpy as np
 from coalmine.claims import Claim
 from coalmine.files import write_json, write_text
 from coalmine.results import verdict as units
-from coalmine.results.io import results_to_dict, write_content, write_manifest, write_scores
+from coalmine.results.io import results_to_dict, write_manifest, write_scores
 from coalmine.results.result import Result
 from coalmine.stats import Estimate, Scores, estimate
 
@@ -82,7 +82,7 @@ def write_run(
     history = [{"round": t, "train_loss": 2.0 - 0.1 * t, "accuracy": 0.5 + 0.05 * t} for t in range(5)]
     metrics = {"accuracy": 0.7, "accuracy without canaries": 0.72}
     training = {"clients": 20, "parameters": 100, "rounds": 5, "private": True, "metrics": metrics, "history": history}
-    write_content(results_to_dict(results, title=title, trainings={"training": training}), directory)
+    write_json(directory / "result.json", results_to_dict(results, title=title, training_runs={"training": training}))
     write_text(directory / "config.toml", f'[run]\ntitle = "{phrase}"\n')
     write_manifest(directory)
     return directory

@@ -30,7 +30,7 @@ FIELDS = [
 
 
 def card(*results, **trainings):
-    return model_card(SavedRun(path=Path("mine"), content={"title": "T", "trainings": trainings}, results=results))
+    return model_card(SavedRun(path=Path("mine"), content={"title": "T", "training_runs": trainings}, results=results))
 
 
 def rows(text):

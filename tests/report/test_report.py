@@ -124,7 +124,7 @@ def test_a_training_without_noise_is_said_to_have_no_mechanism(tmp_path):
     write_run(tmp_path, methods=["exposure"])
     path = tmp_path / "result.json"
     content = json.loads(path.read_text(encoding="utf-8"))
-    content["trainings"]["training"]["private"] = False
+    content["training_runs"]["training"]["private"] = False
     path.write_text(json.dumps(content), encoding="utf-8")
     write_manifest(tmp_path)
     page = report(read_run_directory(tmp_path))
@@ -264,7 +264,7 @@ def test_infinite_and_missing_numbers_can_be_reported(tmp_path, method):
     for one in content["results"]:
         one["claim"] = None if one["claim"] is None else one["claim"] | {"epsilon": "inf"}
         one["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in one["estimates"]]
-    content["trainings"]["training"] |= {"history": [], "metrics": {}}
+    content["training_runs"]["training"] |= {"history": [], "metrics": {}}
     path.write_text(json.dumps(content), encoding="utf-8")
     write_manifest(tmp_path)
     assert "∞" in report(read_run_directory(tmp_path, scores=True))

@@ -26,7 +26,7 @@ BARE = {**PRIVATE, "private": False}
 
 
 def run_of(*results, **trainings):
-    return SavedRun(path=Path("mine"), content={"trainings": trainings}, results=results)
+    return SavedRun(path=Path("mine"), content={"training_runs": trainings}, results=results)
 
 
 def refuted(**more):

@@ -1,12 +1,15 @@
 """Parts of the claim test and of canary evidence, one at a time, against loops and closed forms."""
 
+import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from claim_parts import Evidence
 from coalmine.claims import Claim, EveryRound
 from coalmine.methods.estimates import (
     bounds_per_copy,
@@ -22,19 +25,19 @@ from coalmine.results.claim_test import (
     ClaimTest,
     _curve,
     _estimate_exceeds,
-    _Evidence,
     _separation,
-    _standardized,
+    _truth,
     check_claim,
-    exponent_of,
     first_exponent,
 )
+from coalmine.results.result import Result
 from coalmine.results.verdict import Finding, Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.gaussian import anderson_darling
 from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
+from gate_runs import result
 
 CLAIM = Claim(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP
 SHARES = 1.03 ** np.arange(-130, 81)
@@ -78,7 +81,7 @@ def evidence(*, separation=2.0, members=50, power=None, p_value=None, dependent=
         powers=lambda claim, alpha: lambda place, truth: power(claim, truth, alpha, 1.0),
         rejections=lambda claim, alpha: lambda place, curve: p_value(curve) <= alpha,
     )
-    return _Evidence(tests, CLAIM, 0.05, 1)
+    return Evidence(tests, CLAIM)
 
 
 def test_the_noise_in_effect_is_the_least_share_that_is_rejected():
@@ -100,7 +103,7 @@ def test_a_separation_as_claimed_is_all_of_the_noise():
 
 def test_nothing_separates_scores_if_the_claim_allows_nothing():
     tests = SimpleNamespace(nonmembers=50, separation=1.0, standard_error=0.0)
-    assert _Evidence(tests, Claim(epsilon=0.0, delta=0.0), 0.05, 1)._truth(-20) == GaussianDP(0.0)
+    assert _truth(tests, Claim(epsilon=0.0, delta=0.0), 1, 0.5, expected=None) == GaussianDP(0.0)
 
 
 def test_shares_beyond_the_range_are_not_estimated():
@@ -158,8 +161,8 @@ def test_few_scores_get_the_benefit_of_two_standard_errors():
 
 @pytest.mark.parametrize(("separation", "trusted"), [(1.3, 1.6), (5.0, 1.6), (0.5, 1.3)])
 def test_an_expected_separation_counts_unless_scores_are_two_standard_errors_below(separation, trusted):
-    tests = evidence(separation=separation, standard_error=0.4)._tests
-    truth = _Evidence(tests, CLAIM, 0.05, 1, expected=1.6)._truth(exponent_of(0.5))
+    tests = evidence(separation=separation, standard_error=0.4).tests
+    truth = _truth(tests, CLAIM, 1, 0.5, expected=1.6)
     assert truth.mu == pytest.approx((trusted**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)
 
 
@@ -188,13 +191,6 @@ def test_estimates_count_if_the_scores_are_normal_and_the_claim_has_a_delta():
     assert not _estimate_exceeds(Scores(np.full(40, 9.0), np.zeros(40)), CLAIM, 0.95, 1)
 
 
-def test_sides_are_standardized_by_themselves():
-    members, nonmembers = np.array([1.0, 2.0, 6.0]), np.array([5.0, 9.0])
-    sides = _standardized(Scores(members, nonmembers))
-    assert [(side.mean(), side.std(ddof=1)) for side in sides] == [(pytest.approx(0, abs=1e-15), pytest.approx(1))] * 2
-    assert len(_standardized(Scores(members, null=NormalNull()))) == 1
-
-
 def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_the_noise():
     rng = np.random.default_rng(1)
     scores = Scores(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
@@ -205,7 +201,7 @@ def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     test = check_claim(scores.members, scores.observed, claim, design="coin-flips", dependent=True)
     assert 0 < expected < 1
-    assert test.noise_at_most == _Evidence(tests, claim, 0.05, 1).noise_at_most
+    assert test.noise_at_most == Evidence(tests, claim).noise_at_most
     assert test.noise_at_most is not None
     assert test.p_value == pytest.approx(expected)
 
@@ -322,10 +318,12 @@ def test_alarms_lead_and_weak_adversaries_do_not_matter_beside_strong_ones():
 
 def test_tests_and_findings_come_back_from_dictionaries():
     test = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.3, confidence=0.9, assumes="much", canaries_needed=70)
-    assert test.to_dict()["verdict"] == "too weak"
-    assert "claim" not in test.to_dict()
-    assert ClaimTest.from_dict(test.to_dict()) == test
     finding = Finding(check="weights", sentence="They differ.", refutes=False, p_value=1e-4, example="x = 1")
-    assert Finding(**finding.to_dict()) == finding
+    told = result(claim_test=test, findings=[finding]).to_dict()
+    assert told["claim_test"]["verdict"] == "too weak"
+    assert "claim" not in told["claim_test"]
+    again = Result.from_dict(json.loads(json.dumps(told)))
+    assert replace(again.claim_test, claim=None) == test
+    assert again.findings == [finding]
     assert str(finding) == "They differ (p = 0.0001)."
     assert str(Finding(check="weights", sentence="They differ.")) == "They differ."

@@ -1,25 +1,25 @@
 """Noise in effect, detectable noise and canaries needed, against a loop over all shares of the noise."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from claim_parts import Evidence
 from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import (
     ClaimTest,
+    _curve,
     _estimate_exceeds,
-    _Evidence,
     _separation,
-    _standardized,
     check_claim,
     first_exponent,
 )
 from coalmine.results.verdict import Verdict, overall
-from coalmine.stats import NormalNull, Scores
+from coalmine.stats import Scores
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 SHARES = 1.03 ** np.arange(-130, 81)
@@ -62,7 +62,7 @@ def separation_with(mu, separation):
 
 
 def evidence(**settings):
-    return _Evidence(FakeTests(**settings), THEORY, 0.05, 1)
+    return Evidence(FakeTests(**settings), THEORY)
 
 
 @pytest.mark.parametrize("near", [-130, -20, 0, 7, 80])
@@ -137,23 +137,21 @@ def test_canaries_needed_are_the_first_power_of_root_two_with_enough_power(separ
     # Two digits, rounded up.
     unit = 10 ** max(0, len(str(math.floor(needed))) - 2)
     expected = math.ceil(needed / unit) * unit
-    assert _Evidence(tests, THEORY, 0.05, 1).canaries_needed == expected
+    assert Evidence(tests, THEORY).canaries_needed == expected
     assert expected > members
 
 
 def test_no_number_of_canaries_is_named_beyond_what_can_be_computed():
     hopeless = FakeTests(separation=0.0, standard_error=0.0)
-    assert _Evidence(hopeless, THEORY, 0.05, 1).canaries_needed is None
+    assert Evidence(hopeless, THEORY).canaries_needed is None
     # About 5,000 would do, but power for dependent scores is computed up to 4,000 only.
     assert evidence(separation=1.18, members=300, standard_error=0.0).canaries_needed > 4000
     assert evidence(separation=1.18, members=300, standard_error=0.0, dependent=True).canaries_needed is None
 
 
 def test_copies_are_tested_as_a_group():
-    one, three = _Evidence(FakeTests(), THEORY, 0.05, 1), _Evidence(FakeTests(), THEORY, 0.05, 3)
-    assert one.curve(0) == GaussianDP(1.5)
-    assert three.curve(0) == GroupCurve(GaussianDP(1.5), 3)
-    assert one.curve(5).mu == pytest.approx(1.5 / 1.03**5)
+    assert _curve(THEORY, 1.0, 1) == GaussianDP(1.5)
+    assert _curve(THEORY, 1.0, 3) == GroupCurve(GaussianDP(1.5), 3)
 
 
 # Suspicion
@@ -174,15 +172,6 @@ def test_an_estimate_above_the_claim_is_suspicious_if_scores_look_normal(shift, 
     assert not _estimate_exceeds(same, CLAIM, 0.95, 1)
 
 
-def test_each_side_is_standardized():
-    sides = _standardized(Scores([1.0, 2.0, 6.0], [10.0, 30.0]))
-    assert [len(side) for side in sides] == [3, 2]
-    for side in sides:
-        assert side.mean() == pytest.approx(0, abs=1e-12)
-        assert side.std(ddof=1) == pytest.approx(1)
-    assert len(_standardized(Scores([1.0, 2.0], null=NormalNull()))) == 1
-
-
 # Verdicts
 
 
@@ -191,7 +180,6 @@ def test_no_finite_claim_is_no_claim():
     test = check_claim(np.arange(5.0), np.arange(5.0), nothing)
     assert test == ClaimTest(verdict=Verdict.NO_CLAIM, claim=nothing)
     assert not test.refuted
-    assert ClaimTest.from_dict(test.to_dict()) == replace(test, claim=None)  # the result keeps the claim
 
 
 def test_alarms_lead_and_weak_adversaries_come_after_one_that_was_not():

@@ -20,8 +20,8 @@ def test_all_audits_share_one_training(every_method):
     assert [r.method for r in saved.results] == [r.method for r in finished.results]
     assert saved.methods == ["one-shot", "canife", "secret-sharer", "ldp", "exposure", "mechanism"]
     assert saved.title == "together"
-    assert len(saved.trainings["training"]["history"]) == 4
-    assert "recall@1 without canaries" in saved.trainings["training"]["metrics"]
+    assert len(saved.training_runs["training"]["history"]) == 4
+    assert "recall@1 without canaries" in saved.training_runs["training"]["metrics"]
     assert list(saved.content["summaries"]) == ["ldp"]
     assert saved.of("secret-sharer", ["memorization"]).extras["memorization"]["canaries"]
     assert saved.config == run_from_text(EVERY_METHOD, "").to_toml()

@@ -352,7 +352,7 @@ def account(
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine.claims import Claim, noise_for, parse_sampling
     from coalmine.claims.sampling import ACCOUNTANTS
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.results.tables import Table, fixed
 
     if (noise_multiplier is None) == (epsilon is None):
@@ -376,7 +376,7 @@ def account(
         raise errors[0]
     summary = _summary(claims, epsilon)
     if as_json:
-        console.print_json(envelope([], claims=[claim.to_dict() for claim in claims], summary=summary))
+        console.print_json(results_to_dict([], claims=[claim.to_dict() for claim in claims], summary=summary))
         return
     rows = []
     for claim in claims:
@@ -430,7 +430,7 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.results.tables import Table
 
     with console.busy("computing the power of the audit"):
@@ -446,7 +446,7 @@ def plan(
         )
     if as_json:
         claim = planned.claim.to_dict()
-        console.print_json(envelope([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))
+        console.print_json(results_to_dict([], claims=[claim], plan=planned.to_dict(), summary=planned.summary))
         return
     title = f"canaries that detect less than the claimed noise ({planned.test} test, view {planned.view})"
     console.print_table(Table(title, *planned.cells()))

@@ -112,7 +112,7 @@ def sweep(
     A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
     """
     from coalmine.report.charts import FORMATS, save
-    from coalmine.results.io import envelope
+    from coalmine.results.io import results_to_dict
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts
 
@@ -123,7 +123,7 @@ def sweep(
         figure = swept.plot()
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if as_json:
-        console.print_json(envelope([], sweep=swept.to_dict()))
+        console.print_json(results_to_dict([], sweep=swept.to_dict()))
         return
     console.print_table(swept.table)
     console.print_sentence(swept.sentence)

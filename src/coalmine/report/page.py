@@ -268,16 +268,16 @@ def subjects(run: SavedRun) -> list[Subject]:
 
     Results of a Python session name no training and count as one subject.
     """
-    by_name: dict[str, list[Result]] = {name: [] for name in run.trainings}
+    by_name: dict[str, list[Result]] = {name: [] for name in run.training_runs}
     for result in run.results:
-        by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
+        by_name.setdefault(result.training or (result.method if run.training_runs else ""), []).append(result)
     audited = [_subject(run, name, results) for name, results in by_name.items()]
     return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
 
 
 def _subject(run: SavedRun, name: str, results: Sequence[Result]) -> Subject:
     """Return what is known of one training or mechanism."""
-    training = run.trainings.get(name, {})
+    training = run.training_runs.get(name, {})
     config: Mapping[str, Any] = results[0].config if results else {}
     groups = grouped(results) or [Group(title="No results", results=())]
     claims = [result.claim for result in results if result.claim is not None]

@@ -6,17 +6,15 @@ docs/proofs.md explains the test and proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.arrays import Floats
 from coalmine.claims import Claim
-from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
+from coalmine.errors import InputError, check_confidence, check_count, check_kind
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, gaussian_shift
 from coalmine.stats.claim_tests import ClaimTests, separation
@@ -36,6 +34,9 @@ HALF_THE_NOISE = 0.5
 
 # Shares are powers of this number, so that searches for different things share their curves; 1.03⁰ is the claim.
 RATIO = 1.03
+
+# The exponent of the share nearest to half of the noise, and of one that many audits detect.
+HALF_EXPONENT, _NEAR = -23, -12
 
 # The exponents that are looked at: from 0.02 to 11 times the claimed noise.
 LEAST, MOST = -130, 80
@@ -98,17 +99,6 @@ class ClaimTest:
         gain = self.claim.curve(self.noise_at_most).tpr(fpr) - self.claim.delta
         return float(np.max(np.log(np.maximum(gain, fpr) / fpr)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields but the claim, which a result states itself, ready for JSON."""
-        values = {**vars(self), "verdict": self.verdict.value}
-        del values["claim"]
-        return values
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ClaimTest:
-        """Return the test that `to_dict` wrote."""
-        return cls(**{**content, "verdict": Verdict(content["verdict"])})
-
 
 def check_claim(
     members: ArrayLike,
@@ -162,116 +152,40 @@ def check_claim(
     alpha = 1 - check_confidence(confidence)
     if claim.epsilon == math.inf:
         return ClaimTest(verdict=Verdict.NO_CLAIM, claim=claim)
-    check_count("copies", copies)
-    guesses = _planned_guesses(scores, claim, alpha, copies) if dependent and null is None else None
+    whole = _curve(claim, 1.0, check_count("copies", copies))
+    guesses = None
+    if dependent and null is None:
+        # The number of guesses that most likely detects half of the noise. It depends on the claim and on the number of
+        # canaries alone, and is the same for all shares of the noise: numbers chosen for each share would have to pay
+        # for their choice.
+        canaries = scores.members.size + scores.observed.size
+        guesses = most_powerful_guesses(canaries, whole, _curve(claim, HALF_THE_NOISE, copies), alpha)
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
-    evidence = _Evidence(tests, claim, alpha, copies, expected)
-    p_value = tests.p_value(evidence.curve(0))
-    detectable = evidence.detectable_noise
+    p_value, power = tests.p_value(whole), tests.powers(whole, alpha)
+    detectable = detectable_share(lambda i: power(i, _truth(tests, claim, copies, RATIO**i, expected=expected)))
+    at_most = estimate = needed = None
+    if claim.has_noise:
+        at_most, estimate = _noise_in_effect(tests, claim, copies, alpha)
     if p_value <= alpha:
         verdict = Verdict.REFUTED
     elif _estimate_exceeds(scores, claim, confidence, copies):
         verdict = Verdict.SUSPICIOUS
-    elif detectable is None or detectable < HALF_THE_NOISE:
-        verdict = Verdict.TOO_WEAK
-    else:
+    elif detectable is not None and detectable >= HALF_THE_NOISE:
         verdict = Verdict.NOT_REFUTED
+    else:
+        verdict = Verdict.TOO_WEAK
+        needed = _canaries_needed(tests, claim, copies, alpha, expected)
     return ClaimTest(
         verdict=verdict,
         p_value=p_value,
         confidence=confidence,
         assumes=tests.assumes,
-        noise_at_most=evidence.noise_at_most if claim.has_noise else None,
-        noise_estimate=evidence.noise_estimate if claim.has_noise else None,
+        noise_at_most=at_most,
+        noise_estimate=estimate,
         detectable_noise=detectable,
-        canaries_needed=evidence.canaries_needed if verdict is Verdict.TOO_WEAK else None,
+        canaries_needed=needed,
         claim=claim,
     )
-
-
-class _Evidence:
-    """What the scores say about the share of the claimed noise: `RATIO` to an exponent, of which 0 is the claim."""
-
-    def __init__(
-        self, tests: ClaimTests, claim: Claim, alpha: float, copies: int, expected: float | None = None
-    ) -> None:
-        self._tests, self._claim, self._alpha, self._copies = tests, claim, alpha, copies
-        self._expected = expected
-
-    def curve(self, exponent: int) -> Curve:
-        """Return the curve for a share of the claimed noise."""
-        return _curve(self._claim, RATIO**exponent, self._copies)
-
-    @property
-    def noise_at_most(self) -> float | None:
-        """The smallest share that is rejected."""
-        rejected = self._tests.rejections(self.curve(0), self._alpha)
-        exponent = first_exponent(lambda i: rejected(i, self.curve(i)), near=self._likeliest)
-        return None if exponent is None else RATIO**exponent
-
-    @property
-    def noise_estimate(self) -> float | None:
-        """The share whose curve has as much area as the observed ROC curve."""
-        return RATIO**self._likeliest if LEAST < self._likeliest < MOST else None
-
-    @property
-    def detectable_noise(self) -> float | None:
-        """The largest share, at most 1, that the test tells from the claim with the wanted power."""
-        power = self._tests.powers(self.curve(0), self._alpha)
-        return detectable_share(lambda i: power(i, self._truth(i)))
-
-    @property
-    def canaries_needed(self) -> int | None:
-        """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
-        claim, truth = self.curve(0), self._truth(exponent_of(HALF_THE_NOISE), _BENEFIT_OF_DOUBT)
-        most = _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
-        return number_needed(
-            self._tests.members, lambda factor: self._tests.power(claim, truth, self._alpha, factor), most=most
-        )
-
-    def _truth(self, exponent: int, benefit_of_doubt: float = 0.0) -> Curve:
-        """Return the curve that this attack reaches with a share of the noise.
-
-        Whatever makes the scores overlap more than the claimed noise does, such as other canaries and the clients'
-        updates, does not shrink with the noise. So many standard errors are added to the observed separation first: few
-        scores that happen to overlap do not make a weak attack. If the separation is known without the scores, they
-        only matter if they are further below it than chance explains.
-        """
-        observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
-        if self._expected is not None:
-            observed = min(self._expected, self._tests.separation + _BENEFIT_OF_DOUBT * self._tests.standard_error)
-        return GaussianDP(with_less_noise(observed, self._separation(0), self._separation(exponent)))
-
-    @cached_property
-    def _likeliest(self) -> int:
-        observed = self._tests.separation
-        exponent = first_exponent(lambda i: self._separation(i) <= observed)
-        return MOST if exponent is None else exponent
-
-    def _separation(self, exponent: int) -> float:
-        """Return how far the best attack separates the scores with a share of the noise."""
-        # The same measure as of the scores (`ClaimTests.separation`).
-        counted = self._tests.nonmembers is not None
-        return _separation(self.curve(exponent), _MOST_CANARIES if counted else self._tests.members)
-
-
-def with_less_noise(observed: float, allowed: float, allowed_then: float) -> float:
-    """Return how far scores are separated with less noise, if all else that disturbs them stays.
-
-    Args:
-        observed: How far they are separated now; counts as ``allowed`` if it is larger.
-        allowed: How far the noise allows to separate them now.
-        allowed_then: How far less noise allows.
-
-    Example:
-        >>> [with_less_noise(separation, 1.0, 2.0) for separation in (1.0, 0.8)]
-        [2.0, 1.1094003924504583]
-    """
-    if min(observed, allowed) <= 0:
-        return 0.0
-    # In units of what a canary adds, scores have variance 1/s². The noise explains 1/a² of it, and the rest stays.
-    rest = max(0.0, observed**-2 - allowed**-2)
-    return float((allowed_then**-2 + rest) ** -0.5)
 
 
 def _curve(claim: Claim, share: float, copies: int) -> Curve:
@@ -280,20 +194,64 @@ def _curve(claim: Claim, share: float, copies: int) -> Curve:
     return curve if copies == 1 else GroupCurve(curve, copies)
 
 
-def _planned_guesses(scores: Scores, claim: Claim, alpha: float, copies: int) -> int:
-    """Return the number of guesses about dependent scores that most likely detects half of the noise.
-
-    It depends on the claim and on the number of canaries alone, and is the same for all shares of the noise: numbers
-    chosen for each share would have to pay for their choice.
-    """
-    whole, half = (_curve(claim, share, copies) for share in (1.0, HALF_THE_NOISE))
-    return most_powerful_guesses(scores.members.size + scores.observed.size, whole, half, alpha)
-
-
 def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
     """Return how far the best attack that a curve allows separates so many members from a known null."""
     with np.errstate(divide="ignore"):
         return separation(np.log(curve.fpr((np.arange(2000) + 0.5) / 2000)), members)
+
+
+def _noise_in_effect(tests: ClaimTests, claim: Claim, copies: int, alpha: float) -> tuple[float | None, float | None]:
+    """Return the smallest share of the claimed noise that is rejected, and the share that the scores look like.
+
+    The latter is that whose curve has as much area as the observed ROC curve. Each is None if there is no such share.
+    """
+    members = _MOST_CANARIES if tests.nonmembers else tests.members  # the same measure as of the scores
+    likeliest = first_exponent(lambda i: _separation(_curve(claim, RATIO**i, copies), members) <= tests.separation)
+    rejected = tests.rejections(_curve(claim, 1.0, copies), alpha)
+    near = MOST if likeliest is None else likeliest
+    least = first_exponent(lambda i: rejected(i, _curve(claim, RATIO**i, copies)), near=near)
+    estimate = RATIO**near if LEAST < near < MOST else None
+    return None if least is None else RATIO**least, estimate
+
+
+def _truth(
+    tests: ClaimTests, claim: Claim, copies: int, share: float, *, expected: float | None, doubt: float = 0.0
+) -> GaussianDP:
+    """Return the curve that this attack reaches with a share of the noise.
+
+    Args:
+        tests: The tests, which know how far the scores are separated.
+        claim: The claim.
+        copies: How often each member was inserted.
+        share: Share of the claimed noise.
+        expected: The separation, if it is known without the scores. These then only matter if they are further below it
+            than chance explains.
+        doubt: Standard errors to add to the observed separation: few scores that happen to overlap do not make a weak
+            attack.
+    """
+    observed = tests.separation + doubt * tests.standard_error
+    if expected is not None:
+        observed = min(expected, tests.separation + _BENEFIT_OF_DOUBT * tests.standard_error)
+    members = _MOST_CANARIES if tests.nonmembers else tests.members
+    allowed = _separation(_curve(claim, 1.0, copies), members)
+    if min(observed, allowed) <= 0:
+        return GaussianDP(0.0)
+    # In units of what a canary adds, scores have variance 1/s². The noise explains 1/a² of it. The rest, such as other
+    # canaries and the clients' updates, does not shrink with the noise.
+    rest = max(0.0, observed**-2 - allowed**-2)
+    allowed_then = _separation(_curve(claim, share, copies), members)
+    return GaussianDP(float((allowed_then**-2 + rest) ** -0.5))
+
+
+def _canaries_needed(
+    tests: ClaimTests, claim: Claim, copies: int, alpha: float, expected: float | None = None
+) -> int | None:
+    """Return the number of members that detects half the noise with the wanted power, rounded up to two digits."""
+    half = RATIO**HALF_EXPONENT
+    truth = _truth(tests, claim, copies, half, expected=expected, doubt=_BENEFIT_OF_DOUBT)
+    whole = _curve(claim, 1.0, copies)
+    most = _MOST_DEPENDENT if tests.dependent else _MOST_CANARIES
+    return number_needed(tests.members, lambda factor: tests.power(whole, truth, alpha, factor), most=most)
 
 
 def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: int) -> bool:
@@ -304,29 +262,15 @@ def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: i
     """
     if claim.delta == 0 or copies > 1 or (scores.few and not claim.has_noise):
         return False
+    # Both sides together: the test of normality then has twice the scores to notice other noise with.
+    observed = [scores.members] if scores.nonmembers is None else [scores.members, scores.nonmembers]
     try:
         estimate = gaussian_shift(scores, delta=claim.delta, confidence=confidence)
-        # Both sides together: the test then has twice the scores to notice other noise with.
-        normal = anderson_darling(np.concatenate(_standardized(scores))).p_value >= _NOT_NORMAL
-    except (NotApplicableError, InputError):
+        standardized = np.concatenate([(side - side.mean()) / side.std(ddof=1) for side in observed])
+        normal = anderson_darling(standardized).p_value >= _NOT_NORMAL
+    except InputError:  # too few scores, or all the same
         return False
-    return normal and (estimate.lower or 0.0) > claim.epsilon
-
-
-def _standardized(scores: Scores) -> list[Floats]:
-    """Return the observed scores of each side with mean 0 and standard deviation 1."""
-    sides = [scores.members, *([] if scores.nonmembers is None else [scores.nonmembers])]
-    return [(side - side.mean()) / side.std(ddof=1) for side in sides]
-
-
-def exponent_of(share: float) -> int:
-    """Return the exponent of the share that is nearest to a share.
-
-    Example:
-        >>> exponent_of(1.0), exponent_of(HALF_THE_NOISE)
-        (0, -23)
-    """
-    return round(math.log(share, RATIO))
+    return normal and estimate.lower is not None and estimate.lower > claim.epsilon
 
 
 def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = MOST) -> int | None:
@@ -382,7 +326,7 @@ def detectable_share(power: Callable[[int], float]) -> float | None:
         >>> round(detectable_share(lambda exponent: 1 - RATIO**exponent / 2), 2)  # 80% power at a share of 0.4
         0.4
     """
-    missed = first_exponent(lambda i: power(i) < POWER, near=exponent_of(0.7), most=0)
+    missed = first_exponent(lambda i: power(i) < POWER, near=_NEAR, most=0)
     return None if missed == LEAST else RATIO ** ((0 if missed is None else missed) - 1)
 
 

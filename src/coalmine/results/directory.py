@@ -30,7 +30,7 @@ from coalmine.files import read_json, read_text, write_json, write_text
 
 RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.json", "log.jsonl", "report.html"
 FORMAT = 2
-_CONFIG, _LOCK = "config.toml", ".lock"
+CONFIG, _LOCK = "config.toml", ".lock"
 _PATIENCE = 0.5  # seconds; other processes hold the lock briefly, to ask whether the directory is in use
 
 
@@ -48,7 +48,7 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The settings of the run, as TOML."""
-        return read_text(self.path / _CONFIG)
+        return read_text(self.path / CONFIG)
 
     def about(self) -> dict[str, Any]:
         """Return the content of ``run.json``.
@@ -79,16 +79,16 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
             self._check_settings(config)
             if not self.exists:
-                write_text(self.path / _CONFIG, config)
+                write_text(self.path / CONFIG, config)
             self._state("running")
             try:
                 yield
             except BaseException as error:
-                bookkeeping = {RUN, _CONFIG, LOG, _LOCK}
+                bookkeeping = {RUN, CONFIG, LOG, _LOCK}
                 nothing_computed = {path.name for path in self.path.iterdir()} <= bookkeeping
                 if isinstance(error, InputError) and nothing_computed:
                     # The settings can be corrected and the directory reused.
-                    for name in (RUN, _CONFIG, LOG):
+                    for name in (RUN, CONFIG, LOG):
                         (self.path / name).unlink(missing_ok=True)
                     raise
                 with suppress(InputError):  # on a full disk, the failure itself matters more
@@ -113,8 +113,8 @@ class RunDirectory:
                     )
             return
         taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / _CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
-            taken.append(_CONFIG)
+        if (self.path / CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
+            taken.append(CONFIG)
         if taken:
             raise InputError(
                 f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "

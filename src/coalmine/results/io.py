@@ -11,15 +11,15 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import coalmine
 from coalmine.errors import InputError, check_kind, did_you_mean
-from coalmine.files import read_arrays, read_json, write_arrays, write_json
-from coalmine.results.directory import PROVENANCE, RESULT, RUN, RunDirectory
+from coalmine.files import read_arrays, read_json, read_text, write_arrays, write_json
+from coalmine.results.directory import CONFIG, PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores
 
@@ -33,14 +33,10 @@ MANIFEST = "manifest.json"
 FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor")
 
 
-def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    """Return the one shape of all JSON that coalmine writes: schema, version, results, and what else there is."""
-    return {"schema": SCHEMA, "coalmine": coalmine.__version__, "results": [dict(r) for r in results], **more}
-
-
 def results_to_dict(results: Sequence[Result], **more: Any) -> dict[str, Any]:
-    """Return results as they are written to ``result.json`` and printed by ``--json``."""
-    return envelope([result.to_dict() for result in results], **more)
+    """Return the one shape of all JSON that coalmine writes: schema, version, results, and what else there is."""
+    contents = [result.to_dict() for result in results]
+    return {"schema": SCHEMA, "coalmine": coalmine.__version__, "results": contents, **more}
 
 
 def save(
@@ -98,7 +94,8 @@ def save(
         more["auditor"] = stated.pop("auditor")
     if stated:
         more["facts"] = stated
-    write_content(results_to_dict(several, **more), directory)
+    write_json(directory / RESULT, results_to_dict(several, **more))
+    write_manifest(directory)
 
 
 def write_method_results(found: MethodResults, directory: Path) -> None:
@@ -116,20 +113,9 @@ def write_scores(results: Sequence[Result], directory: Path) -> None:
             sides = {"members": result.scores.members}
             if result.scores.nonmembers is not None:
                 sides["nonmembers"] = result.scores.nonmembers
-            write_arrays(scores_path(result, directory), sides)
+            write_arrays(directory / f"scores-{result.file_stem}.npz", sides)
         if result.arrays:
             write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
-
-
-def write_content(content: Mapping[str, Any], directory: Path) -> None:
-    """Write ``result.json``, and last of all the manifest."""
-    write_json(directory / RESULT, content)
-    write_manifest(directory)
-
-
-def scores_path(result: Result, directory: Path) -> Path:
-    """Return the path of a result's scores."""
-    return directory / f"scores-{result.file_stem}.npz"
 
 
 def provenance(seeds: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -157,7 +143,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def write_manifest(directory: Path) -> None:
-    """Write the digests of all files as they are now."""
+    """Write the digests of all files as they are now, when all others are written."""
     write_json(directory / MANIFEST, digests(directory))
 
 
@@ -171,15 +157,14 @@ def check_manifest(directory: Path) -> str:
     if not path.is_file():
         raise InputError(f"{directory} has no {MANIFEST}, so its results are not complete: run the audit again")
     stored, found = read_json(path), digests(directory)
-    for name in sorted({*stored, *found}):
-        if stored.get(name) != found.get(name):
-            what = "was changed"
-            if name not in found or name not in stored:
-                what = "was added" if name in found else "is missing"
-            raise InputError(
-                f"{directory / name} {what} after coalmine wrote {MANIFEST}: restore it, or run the audit again in "
-                "another directory"
-            )
+    changed = {name: "was changed" for name, digest in found.items() if stored.get(name) != digest}
+    changed |= dict.fromkeys(found.keys() - stored.keys(), "was added")
+    changed |= dict.fromkeys(stored.keys() - found.keys(), "is missing")
+    for name in sorted(changed):
+        raise InputError(
+            f"{directory / name} {changed[name]} after coalmine wrote {MANIFEST}: restore it, or run the audit again "
+            "in another directory"
+        )
     return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
@@ -192,44 +177,37 @@ class SavedRun:
         content: What ``result.json`` holds.
         results: Its results, with their scores if these were asked for.
         fingerprint: One digest of all files that the results rest on.
+        provenance: Date, versions and seeds, if they were written; results of a Python session have none.
+        config: The run's settings as TOML, if they were written.
+
+    Attributes:
+        title: The run's title, or its directory's name.
+        training_runs: What is known of each training, by name: clients, parameters, rounds, history, metrics.
+        facts: What the owner of the training stated about it, by the names in `FACTS`.
+        methods: Names of the methods, in the run's order.
     """
 
     path: Path
     content: Mapping[str, Any]
     results: Sequence[Result]
     fingerprint: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    config: str | None = None
+    title: str = field(init=False)
+    training_runs: Mapping[str, Mapping[str, Any]] = field(init=False)
+    facts: Mapping[str, str] = field(init=False)
+    methods: Sequence[str] = field(init=False)
 
-    @property
-    def title(self) -> str:
-        """The run's title, or its directory's name."""
-        return str(self.content.get("title") or self.path.resolve().name)
-
-    @property
-    def trainings(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is known of each training, by name: clients, parameters, rounds, history, metrics."""
-        return self.content.get("trainings") or {}
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What the owner of the training stated about it, by the names in `FACTS`."""
-        return self.content.get("facts") or {}
-
-    @property
-    def methods(self) -> list[str]:
-        """Names of the methods, in the run's order."""
-        return list(dict.fromkeys(result.method for result in self.results))
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """Date, versions and seeds, if they were written; results of a Python session have none."""
-        path = self.path / PROVENANCE
-        return read_json(path) if self.fingerprint and path.is_file() else {}
-
-    @property
-    def config(self) -> str | None:
-        """The run's settings as TOML, if they were written."""
-        directory = RunDirectory(self.path)
-        return directory.config if directory.exists else None
+    def __post_init__(self) -> None:
+        derived = {
+            "title": str(self.content.get("title") or self.path.resolve().name),
+            # Under its former name as well, as runs from before the first release have it.
+            "training_runs": self.content.get("training_runs", self.content.get("trainings", {})),
+            "facts": self.content.get("facts", {}),
+            "methods": list(dict.fromkeys(result.method for result in self.results)),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def of(self, method: str, extras: Sequence[str] = ()) -> MethodResults:
         """Return the results of one method, with those of its extra documents that were written."""
@@ -251,26 +229,35 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
     Raises:
         InputError: If the directory holds no results yet, they cannot be read, or a file is not as the manifest says.
     """
-    directory = RunDirectory(path)
-    if not directory.path.is_dir():
+    directory = Path(path)
+    if not directory.is_dir():
         raise InputError(f"there is no directory {path}")
-    if not (directory.path / RESULT).is_file():
-        if not directory.exists:
+    is_run = (directory / RUN).is_file()
+    if not (directory / RESULT).is_file():
+        if not is_run:
             raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
-        state, message = directory.standing()
+        state, message = RunDirectory(path).standing()
         advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
-        reason = f"{state}: {message}" if message else state
+        reason = ": ".join(filter(None, [state, message]))
         raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
-    fingerprint = check_manifest(directory.path)
-    content = read_json(directory.path / RESULT)
+    fingerprint = check_manifest(directory)
+    content = read_json(directory / RESULT)
     if content.get("schema") != SCHEMA:
         raise InputError(
-            f"{directory.path / RESULT} has schema {content.get('schema')!r:.40} (coalmine "
+            f"{directory / RESULT} has schema {content.get('schema')!r:.40} (coalmine "
             f"{content.get('coalmine')!s:.30}); this version reads schema {SCHEMA}"
         )
-    with refusing_damage(directory.path):
-        results = read_results(content["results"], directory.path if scores else None)
-    return SavedRun(path=directory.path, content=content, results=results, fingerprint=fingerprint)
+    with refusing_damage(directory):
+        results = read_results(content["results"], directory if scores else None)
+    origin = directory / PROVENANCE
+    return SavedRun(
+        path=directory,
+        content=content,
+        results=results,
+        fingerprint=fingerprint,
+        provenance=read_json(origin) if origin.is_file() else {},
+        config=read_text(directory / CONFIG) if is_run else None,
+    )
 
 
 def load(path: Path | str) -> Results:
@@ -295,21 +282,21 @@ def load(path: Path | str) -> Results:
 
 def read_results(contents: Sequence[Mapping[str, Any]], directory: Path | None) -> list[Result]:
     """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
-    results = []
-    for content in contents:
-        result = Result.from_dict(content)
-        if directory is not None:
-            scores, arrays = None, {}
-            if scores_path(result, directory).is_file():
-                sides = read_arrays(scores_path(result, directory))
-                if "nonmembers" in sides:
-                    scores = Scores(sides["members"], sides["nonmembers"])
-            path = directory / f"arrays-{result.file_stem}.npz"
-            if path.is_file():
-                arrays = read_arrays(path)
-            result = replace(result, scores=scores, arrays=arrays)
-        results.append(result)
-    return results
+    results = [Result.from_dict(content) for content in contents]
+    if directory is None:
+        return results
+    complete = []
+    for result in results:
+        stored: dict[str, Any] = {}
+        path = directory / f"scores-{result.file_stem}.npz"
+        sides = read_arrays(path) if path.is_file() else {}
+        if "nonmembers" in sides:
+            stored["scores"] = Scores(sides["members"], sides["nonmembers"])
+        path = directory / f"arrays-{result.file_stem}.npz"
+        if path.is_file():
+            stored["arrays"] = read_arrays(path)
+        complete.append(replace(result, **stored))
+    return complete
 
 
 def read_extras(directory: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -342,5 +329,5 @@ def _check_names(results: Sequence[Result]) -> None:
         if same is not result:
             raise InputError(
                 f"the results {same.label!r:.60} and {result.label!r:.60} of {result.method} would have the same file, "
-                f"{scores_path(result, Path()).name:.100}: give them another view or variant"
+                f"scores-{result.file_stem:.80}.npz: give them another view or variant"
             )

@@ -19,7 +19,7 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
 from coalmine.results import summary
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.verdict import CHECK_RATE, Finding, Unit, Verdict, unit_named
+from coalmine.results.verdict import CHECK_RATE, UNITS, Finding, Unit, Verdict
 from coalmine.stats import Estimate, Scores
 
 _CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE / n, which rounds
@@ -162,6 +162,18 @@ class Result(Showable):
             (`coalmine.methods.method.Method.recompute`). Empty if they cannot be recomputed.
         provenance: Versions of what computed it.
 
+    Attributes:
+        label: The view, with the variant where there is one: unique among the results of a method.
+        name: The method and the label, unique among the results of a run.
+        claimed: The claimed (ε, δ), by which results are compared; None without a claim.
+        bound: The lower bound to quote: the first valid one, or None if there are only estimates.
+        decisive: The lower bound that is compared with the claim.
+        best_guess: The estimate to show beside the bound: the best calibrated one whose assumption was not seen to
+            fail. Estimates from few scores, and those below the lower bound, stand for nothing.
+        bugs: The findings that refute the claim: those whose p-value, all checks taken into account, is small enough.
+        verdict: What the result says about the claim.
+        refuted: Whether the claim is refuted.
+
     Raises:
         InputError: If ``claim_test`` is the test of another claim than ``claim``.
 
@@ -204,25 +216,36 @@ class Result(Showable):
     recipe: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
 
+    label: str = field(init=False, compare=False)
+    name: str = field(init=False, compare=False)
+    claimed: tuple[float, float] | None = field(init=False, compare=False)
+    bound: Estimate | None = field(init=False, compare=False)
+    decisive: Estimate | None = field(init=False, compare=False)
+    best_guess: Estimate | None = field(init=False, compare=False)
+    bugs: list[Finding] = field(init=False, compare=False)
+    verdict: Verdict = field(init=False, compare=False)
+    refuted: bool = field(init=False, compare=False)
+
     def __post_init__(self) -> None:
-        test, claim = self.claim_test, self.claim
+        claim, test = self.claim, self.claim_test
+        bound = decisive = next((e for e in self.estimates if e.valid), None)
+        if bound is not None and self.joint_bound is not None and bound.epsilon != self.joint_bound:
+            decisive = Estimate.bound(
+                bound.method,
+                self.joint_bound,
+                delta=bound.delta,
+                confidence=bound.confidence or 0.0,
+                assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
+            )
+        least = 0.0 if bound is None else bound.epsilon
+        reliable = {}
+        for e in self.estimates:
+            if e.epsilon >= least and not (e.valid or e.doubtful or e.few_scores or e.lower == math.inf):
+                reliable[e.method] = e
+        guess = next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
         if test is None and claim is not None:
-            # No test of its own: the lower bound is compared with the claimed ε.
-            bound, guess = self.decisive, self.best_guess
-            # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
-            calibrated = guess is not None and guess.method == "gaussian-shift" and guess.delta > 0
-            if claim.epsilon == math.inf:
-                verdict = Verdict.NO_CLAIM
-            elif bound is not None and refutes(bound.epsilon, bound.delta, claim):
-                verdict = Verdict.REFUTED
-            elif guess is not None and calibrated and (guess.lower or 0.0) > claim.epsilon:
-                verdict = Verdict.SUSPICIOUS
-            elif bound is None or 2 * bound.epsilon < claim.epsilon:
-                # With half the noise ε is about twice as large, and so is the bound: it would not exceed the claim.
-                verdict = Verdict.TOO_WEAK
-            else:
-                verdict = Verdict.NOT_REFUTED
-            test = ClaimTest(verdict=verdict, confidence=None if bound is None else bound.confidence)
+            confidence = None if decisive is None else decisive.confidence
+            test = ClaimTest(verdict=_verdict_by_bound(claim, decisive, guess), confidence=confidence)
         if test is not None and test.claim is None:
             test = replace(test, claim=claim)
         if test is not None and test.claim != claim:
@@ -230,7 +253,26 @@ class Result(Showable):
                 f"claim_test is the test of another claim than {claim}: pass a test of this one, or claim_test=None to "
                 "compare the lower bound with it"
             )
-        object.__setattr__(self, "claim_test", test)
+        bugs = [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
+        verdict = Verdict.NO_CLAIM
+        if test is not None:
+            verdict = Verdict.REFUTED if bugs else test.verdict
+        label = f"{self.variant}, {self.view}" if self.variant else self.view
+        # Computed once: tables, gates and pages ask for these many times.
+        derived = {
+            "claim_test": test,
+            "label": label,
+            "name": f"{self.method}, {label}",
+            "claimed": None if claim is None else (claim.epsilon, claim.delta),
+            "bound": bound,
+            "decisive": decisive,
+            "best_guess": guess,
+            "bugs": bugs,
+            "verdict": verdict,
+            "refuted": verdict is Verdict.REFUTED,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
@@ -266,58 +308,10 @@ class Result(Showable):
         return ", ".join(parts) + ">"
 
     @property
-    def name(self) -> str:
-        """The method and the label, unique among the results of a run."""
-        return f"{self.method}, {self.label}"
-
-    @property
-    def label(self) -> str:
-        """The view, with the variant where there is one: unique among the results of a method."""
-        return f"{self.variant}, {self.view}" if self.variant else self.view
-
-    @property
-    def claimed(self) -> tuple[float, float] | None:
-        """The claimed (ε, δ), by which results are compared; None without a claim."""
-        return None if self.claim is None else (self.claim.epsilon, self.claim.delta)
-
-    @property
     def file_stem(self) -> str:
         """The method and label as part of a file name."""
         readable = f"{self.method}-{self.label}".replace("ε = ", "eps-")
         return re.sub(r"[^A-Za-z0-9.=-]+", "-", readable).strip("-")
-
-    @property
-    def bound(self) -> Estimate | None:
-        """The lower bound to quote: the first valid one."""
-        return next((e for e in self.estimates if e.valid), None)
-
-    @property
-    def decisive(self) -> Estimate | None:
-        """The lower bound that is compared with the claim."""
-        bound = self.bound
-        if bound is None or self.joint_bound is None or bound.epsilon == self.joint_bound:
-            return bound
-        return Estimate.bound(
-            bound.method,
-            self.joint_bound,
-            delta=bound.delta,
-            confidence=bound.confidence or 0.0,
-            assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
-        )
-
-    @property
-    def best_guess(self) -> Estimate | None:
-        """The estimate to show beside the bound: the best calibrated one whose assumption was not seen to fail.
-
-        Estimates from few scores, and those below the lower bound, stand for nothing.
-        """
-        least = 0.0 if self.bound is None else self.bound.epsilon
-        reliable = {
-            e.method: e
-            for e in self.estimates
-            if e.epsilon >= least and not (e.valid or e.doubtful or e.few_scores or e.lower == math.inf)
-        }
-        return next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
 
     @property
     def lacks_scores(self) -> bool:
@@ -330,28 +324,10 @@ class Result(Showable):
         Raises:
             InputError: If there is none.
         """
-        estimate = next((e for e in self.estimates if e.method == method), None)
-        if estimate is None:
-            available = ", ".join(e.method for e in self.estimates)
-            raise InputError(f"unknown estimate {method!r}. Available: {available}.")
-        return estimate
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the result says about the claim."""
-        if self.claim_test is None:
-            return Verdict.NO_CLAIM
-        return Verdict.REFUTED if self.bugs else self.claim_test.verdict
-
-    @property
-    def bugs(self) -> list[Finding]:
-        """The findings that refute the claim: those whose p-value, all checks taken into account, is small enough."""
-        return [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the claim is refuted."""
-        return self.verdict is Verdict.REFUTED
+        available = {e.method: e for e in self.estimates}
+        if method not in available:
+            raise InputError(f"unknown estimate {method!r}. Available: {', '.join(available)}.")
+        return available[method]
 
     @property
     def summary(self) -> str:
@@ -361,14 +337,13 @@ class Result(Showable):
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
         # Subclasses add fields that follow from these, so theirs are not written.
-        plain = {f.name: getattr(self, f.name) for f in fields(Result) if f.name not in ("scores", "arrays")}
-        return plain | {
+        stored = {f.name: getattr(self, f.name) for f in fields(Result) if f.init}
+        del stored["scores"], stored["arrays"]
+        stored |= {
             "unit": self.unit.name,
             "side_names": list(self.side_names),
             "verdict": self.verdict.value,
             "summary": self.summary,
-            "claim": None if self.claim is None else self.claim.to_dict(),
-            "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
             "estimates": [estimate.to_dict() for estimate in self.estimates],
             "ceiling": in_json(self.ceiling),
@@ -377,28 +352,49 @@ class Result(Showable):
             "checks": list(self.checks),
             "warnings": list(self.warnings),
         }
+        if self.claim is not None:
+            stored["claim"] = self.claim.to_dict()
+        if self.claim_test is not None:
+            stored["claim_test"] = {**vars(self.claim_test), "verdict": self.claim_test.verdict.value}
+            del stored["claim_test"]["claim"]  # the result's own
+        return stored
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
-        values = {f.name: content[f.name] for f in fields(Result) if f.name in content}
-        for name in ("ceiling", "joint_bound"):
-            values[name] = from_json(content.get(name))
-        values["unit"] = unit_named(content["unit"])
-        values["side_names"] = tuple(content.get("side_names", (summary.INSERTED, "held out")))
-        values["metrics"] = {name: from_json(value) for name, value in content.get("metrics", {}).items()}
-        values["findings"] = [Finding(**finding) for finding in content.get("findings", ())]
-        if content.get("claim") is not None:
+        values = {f.name: content[f.name] for f in fields(Result) if f.init and f.name in content}
+        values["ceiling"], values["joint_bound"] = from_json(values["ceiling"]), from_json(values["joint_bound"])
+        values["unit"] = UNITS.get(content["unit"], Unit(content["unit"]))
+        values["side_names"] = tuple(content["side_names"])
+        values["metrics"] = {name: from_json(value) for name, value in content["metrics"].items()}
+        values["findings"] = [Finding(**finding) for finding in content["findings"]]
+        if content["claim"] is not None:
             values["claim"] = Claim.from_dict(content["claim"])
-        if content.get("claim_test") is not None:
-            values["claim_test"] = ClaimTest.from_dict(content["claim_test"])
+        if content["claim_test"] is not None:
+            test = content["claim_test"]
+            values["claim_test"] = ClaimTest(**{**test, "verdict": Verdict(test["verdict"])})
         values["estimates"] = []
         for stored in content["estimates"]:
-            numbers = {name: from_json(stored.get(name)) for name in ("epsilon", "lower", "upper", "threshold")}
-            levels = stored.get("stricter") or ()
-            stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in levels)
+            numbers = {name: from_json(stored[name]) for name in ("epsilon", "lower", "upper", "threshold")}
+            stricter = tuple((level, from_json(lower)) for level, lower in stored.get("stricter", ()))
             values["estimates"].append(Estimate(**{**stored, **numbers, "stricter": stricter}))
         return cls(**values)
+
+
+def _verdict_by_bound(claim: Claim, bound: Estimate | None, guess: Estimate | None) -> Verdict:
+    """Return the verdict of a result without a test of its own, by its lower bound and its best guess."""
+    if claim.epsilon == math.inf:
+        return Verdict.NO_CLAIM
+    if bound is not None and refutes(bound.epsilon, bound.delta, claim):
+        return Verdict.REFUTED
+    # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
+    calibrated = guess is not None and guess.method == "gaussian-shift" and guess.delta > 0
+    if guess is not None and calibrated and (guess.lower or 0.0) > claim.epsilon:
+        return Verdict.SUSPICIOUS
+    # With half the noise ε is about twice as large, and so is the bound: a smaller one would not exceed the claim.
+    if bound is not None and 2 * bound.epsilon >= claim.epsilon:
+        return Verdict.NOT_REFUTED
+    return Verdict.TOO_WEAK
 
 
 class Results(tuple[Result, ...], Showable):

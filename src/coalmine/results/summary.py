@@ -23,6 +23,21 @@ FLAGGING = "an attacker can be {times} likelier to flag a member than a non-memb
 INSERTED = "inserted"
 
 
+# The verdict on a claim, in sentences; parts that are unknown are empty.
+_VERDICTS = {
+    Verdict.REFUTED: (
+        "Refuted{p_value}: {claimed}{comma} does not hold.{noise} Look for missing noise, skipped clipping or an "
+        "accountant that assumes other sampling.{assumes}"
+    ),
+    Verdict.SUSPICIOUS: "Suspicious: not refuted, but {evidence} above {claimed}.{power}",
+    Verdict.TOO_WEAK: "Too weak to test {claimed}: {unnoticed} could go unnoticed.{remedy}",
+    Verdict.NO_CLAIM: "No claim was tested.",
+    Verdict.NOT_REFUTED: (
+        "Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
+    ),
+}
+
+
 # Results
 
 
@@ -46,78 +61,81 @@ def bound_sentence(bound: Estimate | None, ceiling: float | None = None, odds: s
     """
     if bound is None or bound.lower is None or bound.confidence is None:
         return "No lower bound is available, only estimates."
-    confidence = f"{100 * bound.confidence:g}% confidence"
-    if ceiling == 0 and bound.method == "simultaneous":
-        return f"There are too few scores to show anything at {confidence}. Use more canaries."
-    text = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
-    text += "no leak shown." if bound.lower == 0 else f"{odds.format(times=times(bound.lower, 'at least '))}."
+    confidence, limit = f"{100 * bound.confidence:g}% confidence", ""
     if ceiling is not None and bound.method == "simultaneous":
-        text += f" With this many scores the bound cannot exceed {ceiling:.3g}."
-    return f"{text} Valid if {bound.assumes}."
+        limit = f" With this many scores the bound cannot exceed {ceiling:.3g}."
+        if ceiling == 0:
+            return f"There are too few scores to show anything at {confidence}. Use more canaries."
+    shown = "no leak shown"
+    if bound.lower > 0:
+        shown = odds.format(times=times(bound.lower, "at least "))
+    quoted = f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method})"
+    return f"{quoted}: {shown}.{limit} Valid if {bound.assumes}."
 
 
 def verdict_sentence(result: Result) -> str:
     """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
-    claim, test = result.claim, result.claim_test
+    claim, test, best = result.claim, result.claim_test, result.best_guess
     if claim is None or test is None:
         return "No claim was stated."
-    claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+    parts = {"claimed": f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}", "comma": "", "p_value": ""}
     if result.bugs and not test.refuted:
-        return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
-    if claim.epsilon == math.inf and claim.has_noise:
-        return f"No claim: Gaussian noise has no finite ε at δ = {claim.delta:g}. State it at a larger δ to test it."
+        return f"Refuted: {parts['claimed']} does not hold, although the scores of the canaries alone do not show it."
     if claim.epsilon == math.inf:
+        if claim.has_noise:
+            return (
+                f"No claim: Gaussian noise has no finite ε at δ = {claim.delta:g}. State it at a larger δ to test it."
+            )
         return "No claim: without noise, no finite ε holds."
     if claim.noise_multiplier is not None:
-        claimed += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
-    match test.verdict:
-        case Verdict.REFUTED:
-            p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
-            comma = "" if claim.noise_multiplier is None else ","
-            assumes = f" The test is valid for every mechanism if {test.assumes}." if test.assumes else ""
-            return (
-                f"Refuted{p_value}: {claimed}{comma} does not hold.{noise_sentence(test)} Look for missing noise, "
-                f"skipped clipping or an accountant that assumes other sampling.{assumes}"
-            )
-        case Verdict.SUSPICIOUS:
-            best = result.best_guess
-            evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
-            return f"Suspicious: not refuted, but {evidence} above {claimed}.{power_sentence(test)}"
-        case Verdict.TOO_WEAK:
-            unnoticed = "half the noise" if states_noise(claim) else "twice this ε"
-            weak = f"Too weak to test {claimed}: {unnoticed} could go unnoticed."
-            if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
-                return weak  # where releases contain no canaries, neither more of them nor another view would help
-            side, needed = result.side_names[0], test.canaries_needed
-            if needed is None:
-                return f"{weak} More canaries alone may not detect it: use a view that shows more, or more trials."
-            # Where scores are not one per inserted canary, more of them come from more trials.
-            more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
-            return f"{weak} About {needed:,} {more} would detect {unnoticed} (80% power)."
-        case _:
-            found = f"Not refuted: we found no evidence against {claimed}."
-            return f"{found}{power_sentence(test)} This is not a proof of privacy."
+        parts["claimed"] += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
+        parts["comma"] = ","
+    if test.p_value is not None:
+        parts["p_value"] = f" ({p_value_text(test.p_value)})"
+    parts["noise"], parts["power"], parts["remedy"] = noise_sentence(test), power_sentence(test), _remedy(result, test)
+    parts["assumes"] = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
+    parts["evidence"] = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
+    parts["unnoticed"] = _HALF[states_noise(claim)]
+    return _VERDICTS[test.verdict].format(**parts)
+
+
+# Half the claimed noise, for claims that state only ε and for those that state a noise multiplier.
+_HALF = ("twice this ε", "half the noise")
+
+
+def _remedy(result: Result, test: ClaimTest) -> str:
+    """Say what would make an audit strong enough that was too weak, with a space before it."""
+    if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
+        return ""  # where releases contain no canaries, neither more of them nor another view would help
+    if test.canaries_needed is None or result.claim is None:
+        return " More canaries alone may not detect it: use a view that shows more, or more trials."
+    # Where scores are not one per inserted canary, more of them come from more trials.
+    side = result.side_names[0]
+    more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
+    return f" About {test.canaries_needed:,} {more} would detect {_HALF[states_noise(result.claim)]} (80% power)."
 
 
 def noise_sentence(test: ClaimTest) -> str:
     """Say how much of the claimed noise the evidence allows, with a space before it; empty if that is unknown."""
-    if test.noise_at_most is None or test.confidence is None or test.noise_at_most > 0.99:
+    share, estimate, guessed = test.noise_at_most, test.noise_estimate, ""
+    if share is None or test.confidence is None or share > 0.99:
         return ""
     # Where all members are above all others, the estimate knows no more than that, and is too large.
-    unknown = test.noise_estimate is None or test.noise_estimate > test.noise_at_most
-    estimate = "" if unknown else f"; best guess {test.noise_estimate:.2g}"
-    at_most = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
-    return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{estimate})."
+    if estimate is not None and estimate <= share:
+        guessed = f"; best guess {estimate:.2g}"
+    at_most = math.ceil(100 * share) / 100  # rounded up, since it is an upper bound
+    return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{guessed})."
 
 
 def power_sentence(test: ClaimTest) -> str:
     """Say what the test would have detected, with a space before it; empty if that is unknown."""
     if test.detectable_noise is None:
         return ""
+    detected = f"noise below {test.detectable_noise:.2g} of the claim"
     if test.claim is not None and not states_noise(test.claim):
         # For such claims the share of the noise stands for ε, divided by it.
-        return f" This audit would have detected ε = {test.claim.epsilon / test.detectable_noise:.3g} (80% power)."
-    return f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
+        detected = f"ε = {test.claim.epsilon / test.detectable_noise:.3g}"
+    return f" This audit would have detected {detected} (80% power)."
 
 
 def states_noise(claim: Claim) -> bool:

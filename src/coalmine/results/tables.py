@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Self
 
@@ -26,44 +26,39 @@ class Group:
     Args:
         title: The unit, and the training if it is not the one that methods share.
         results: The results to show, the most telling of each variant.
+
+    Attributes:
+        bounded: The results with a valid lower bound.
+        verdict: The worst verdict on a claim; results that are only estimates do not decide beside those with a bound.
+        strongest: The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it
+            comes. None if no result has a bound.
+        bugs: The findings that refute the claim, each bug once.
+        claims: The different claimed ε, in ascending order.
+        claim: The claim to show: the one that the strongest result is compared with, else the largest.
     """
 
     title: str
     results: Sequence[Result]
+    bounded: list[Result] = field(init=False)
+    verdict: Verdict = field(init=False)
+    strongest: Result | None = field(init=False)
+    bugs: list[Finding] = field(init=False)
+    claims: list[float] = field(init=False)
+    claim: float | None = field(init=False)
 
-    @property
-    def bounded(self) -> list[Result]:
-        """The results with a valid lower bound."""
-        return [result for result in self.results if result.decisive is not None]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst verdict on a claim; results that are only estimates do not decide beside those with a bound."""
-        return overall(result.verdict for result in _deciding(self.bounded or self.results))
-
-    @property
-    def strongest(self) -> Result | None:
-        """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
-        leading = [result for result in _deciding(self.bounded) if result.verdict is self.verdict]
-        return max(leading, key=lambda result: (bool(result.bugs), *_telling(result)), default=None)
-
-    @property
-    def bugs(self) -> list[Finding]:
-        """The findings that refute the claim, each bug once."""
-        return summary.distinct_findings(result.bugs for result in self.results)
-
-    @property
-    def claims(self) -> list[float]:
-        """The different claimed ε, in ascending order."""
-        return sorted({result.claim.epsilon for result in self.results if result.claim is not None})
-
-    @property
-    def claim(self) -> float | None:
-        """The claim to show: the one that the strongest result is compared with, else the largest."""
-        strongest = self.strongest
+    def __post_init__(self) -> None:
+        bounded = [result for result in self.results if result.decisive is not None]
+        verdict = overall(result.verdict for result in _deciding(bounded or self.results))
+        leading = [result for result in _deciding(bounded) if result.verdict is verdict]
+        strongest = max(leading, key=lambda result: (bool(result.bugs), *_telling(result)), default=None)
+        claims = sorted({result.claim.epsilon for result in self.results if result.claim is not None})
+        claim = max(claims, default=None)
         if strongest is not None and strongest.claim is not None:
-            return strongest.claim.epsilon
-        return max(self.claims, default=None)
+            claim = strongest.claim.epsilon
+        bugs = summary.distinct_findings(result.bugs for result in self.results)
+        derived = {"verdict": verdict, "strongest": strongest, "bugs": bugs, "claims": claims, "claim": claim}
+        for name, value in (derived | {"bounded": bounded}).items():
+            object.__setattr__(self, name, value)
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:
@@ -71,17 +66,22 @@ def grouped(results: Sequence[Result]) -> list[Group]:
 
     Of results that differ only in their variant, the most telling of each view is kept.
     """
-    groups: dict[str, list[Result]] = {}
+    by_title: dict[str, list[Result]] = {}
     for result in shown_results(results):
-        special = result.training not in ("", "training")
-        title = f"{result.unit.name} ({result.training})" if special else result.unit.name
-        groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
-
-    def place(group: Group) -> tuple[bool, bool, int]:
-        alarm = group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)
-        return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
-
-    return sorted((Group(title=title, results=members) for title, members in groups.items()), key=place)
+        title = f"{result.unit.name[:1].upper()}{result.unit.name[1:]}"
+        if result.training not in ("", "training"):
+            title += f" ({result.training})"
+        by_title.setdefault(title, []).append(result)
+    groups = [Group(title=title, results=members) for title, members in by_title.items()]
+    alarms = (Verdict.REFUTED, Verdict.SUSPICIOUS)
+    return sorted(
+        groups,
+        key=lambda group: (
+            group.verdict not in alarms,
+            not group.results[0].unit.limited,
+            WORST_FIRST.index(group.verdict),
+        ),
+    )
 
 
 def shown_results(results: Sequence[Result]) -> list[Result]:
@@ -96,10 +96,9 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
 
 def share_of_claim(result: Result) -> float:
     """Return the bound as a share of the claim; 0 without a finite claim."""
-    bound, claim = result.decisive, result.claim
-    if bound is None or claim is None or not claim.epsilon or math.isinf(claim.epsilon):
+    if result.decisive is None or result.claim is None or result.claim.epsilon in (0, math.inf):
         return 0.0
-    return bound.epsilon / claim.epsilon
+    return result.decisive.epsilon / result.claim.epsilon
 
 
 def _telling(result: Result) -> tuple[int, float, float]:
@@ -113,13 +112,8 @@ def _deciding(results: Sequence[Result]) -> list[Result]:
     by_claim: dict[object, list[Result]] = {}
     for result in results:
         by_claim.setdefault(result.claimed, []).append(result)
-    by_verdict: dict[Verdict, list[Result]] = {}
-    for tests in by_claim.values():
-        by_verdict.setdefault(overall(result.verdict for result in tests), tests)
-    for verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK, Verdict.NOT_REFUTED, Verdict.NO_CLAIM):
-        if verdict in by_verdict:
-            return by_verdict[verdict]
-    return []
+    order = (*WORST_FIRST[:3], Verdict.NOT_REFUTED, Verdict.NO_CLAIM)
+    return min(by_claim.values(), key=lambda tests: order.index(overall(r.verdict for r in tests)), default=[])
 
 
 def joint_confidence(results: Sequence[Result]) -> float:
@@ -164,16 +158,14 @@ class Table:
         return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-_NUMBERS = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
-
 # Columns of `evidence_cells`.
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
 
 def results_markdown(results: Sequence[Result]) -> str:
     """Return results as a Markdown table, and below it what was found."""
-    remarks = [f"- {remark}" for remark in summary.finding_sentences(results)]
-    return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
+    remarks = "\n".join(f"- {remark}" for remark in summary.finding_sentences(results))
+    return f"{Table.of_results(results, '').to_markdown()}\n\n{remarks}".rstrip()
 
 
 def inline_markdown(text: str) -> str:
@@ -195,7 +187,8 @@ def evidence_cells(result: Result) -> list[str]:
 def evidence_numbers(result: Result) -> dict[str, float | None]:
     """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
     claim, bound, guess = result.claim, result.decisive, result.best_guess
-    numbers: dict[str, float | None] = dict.fromkeys(_NUMBERS)
+    names = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
+    numbers: dict[str, float | None] = dict.fromkeys(names)
     if claim is not None:
         numbers["claimed_epsilon"] = claim.epsilon
     if bound is not None:
@@ -238,16 +231,12 @@ def estimates_frame(results: Sequence[Result]) -> Any:
     """
     rows = []
     for result in results:
-        about = {
-            "method": result.method,
-            "view": result.view,
-            "variant": result.variant,
-            "training": result.training,
-            "unit": result.unit.name,
-            "verdict": result.verdict.value,
-            "claimed_epsilon": None if result.claim is None else result.claim.epsilon,
-            "p_value": None if result.claim_test is None else result.claim_test.p_value,
-        }
+        about = {name: getattr(result, name) for name in ("method", "view", "variant", "training")}
+        about |= {"unit": result.unit.name, "verdict": result.verdict.value, "claimed_epsilon": None, "p_value": None}
+        if result.claim is not None:
+            about["claimed_epsilon"] = result.claim.epsilon
+        if result.claim_test is not None:
+            about["p_value"] = result.claim_test.p_value
         for e in result.estimates:
             figures = {"epsilon": e.epsilon, "lower": e.lower, "upper": e.upper, "delta": e.delta}
             rows.append({**about, "estimator": e.method, **figures, "confidence": e.confidence, "is_bound": e.valid})

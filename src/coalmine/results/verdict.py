@@ -60,13 +60,8 @@ PHRASE = Unit("one phrase, all its users together", limited=False)
 APPLICATION = Unit("one user, one application of the mechanism")
 SCORES = Unit("one canary of a score file")
 
-_KNOWN = {unit.name: unit for unit in (USER, EXAMPLE, ROUND, REPORT, PHRASE, APPLICATION, SCORES)}
-
-
-def unit_named(name: str) -> Unit:
-    """Return the unit of that name; one that is not among ours counts as limited."""
-    return _KNOWN.get(name, Unit(name))
-
+# By name, as results are stored; the unit of a method of your own counts as limited.
+UNITS = {unit.name: unit for unit in (USER, EXAMPLE, ROUND, REPORT, PHRASE, APPLICATION, SCORES)}
 
 # How often a correct training or mechanism gets any finding, at most, over all checks of one result together. They look
 # for bugs that are plain once one looks at the right place, so they can afford to be this strict.
@@ -147,9 +142,9 @@ class Finding:
         from coalmine.results.summary import p_value_text
 
         text = self.sentence.rstrip(".")
-        if self.p_value == 0:
-            return text if text.endswith("?") else f"{text}."
-        return f"{text} ({p_value_text(self.p_value)})."
+        if self.p_value > 0:
+            text += f" ({p_value_text(self.p_value)})"
+        return text if text.endswith("?") else f"{text}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON; ``Finding(**content)`` reads them back."""

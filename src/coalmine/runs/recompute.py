@@ -21,7 +21,7 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.parallel import single_thread
 from coalmine.results import summary
-from coalmine.results.io import SavedRun, refusing_damage, scores_path
+from coalmine.results.io import SavedRun, refusing_damage
 from coalmine.results.result import Result
 from coalmine.runs.settings import RunSettings, run_from_text
 
@@ -127,7 +127,7 @@ def _missing(run: SavedRun) -> Iterator[str]:
     for (method, label), count in counts.items():
         if count > 1:
             yield f"result.json has {count} results of {method}, {label}"
-    expected = {scores_path(result, run.path) for result in run.results}
+    expected = {run.path / f"scores-{result.file_stem}.npz" for result in run.results}
     for path in sorted(set(run.path.glob("scores-*.npz")) - expected):
         yield f"{path.name} has scores, but result.json has no result of them"
 

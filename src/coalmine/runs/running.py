@@ -23,16 +23,16 @@ from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
-from coalmine.results.directory import PROVENANCE, RunDirectory
+from coalmine.results.directory import PROVENANCE, RESULT, RunDirectory
 from coalmine.results.io import (
     MANIFEST,
     check_manifest,
-    envelope,
     provenance,
     read_extras,
     read_results,
     refusing_damage,
-    write_content,
+    results_to_dict,
+    write_manifest,
     write_method_results,
 )
 from coalmine.results.result import MethodResults, Results
@@ -117,7 +117,7 @@ class _Run:
         """Run to the end and write the results; parts that an earlier process finished are read."""
         groups = self._groups()
         found = self._stored(groups)
-        trainings: dict[str, Any] = {}
+        training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not found.keys() >= group.methods.keys()]
             # Models of later trainings are built first, so that a wrong setting is not found after hours.
@@ -133,11 +133,11 @@ class _Run:
                     if stored is None:
                         trained, stored = self._trained(group)
                         self._keep(group.table, stored)
-                    trainings[group.table], metrics = stored, stored["metrics"]
+                    training_runs[group.table], metrics = stored, stored["metrics"]
                 for name, method in group.methods.items():
                     if name not in found:
                         found[name] = self._results(group, method, trained, metrics, found)
-        return self._written([found[name] for name in self.settings.methods], trainings)
+        return self._written([found[name] for name in self.settings.methods], training_runs)
 
     def _groups(self) -> list[_Group]:
         """Return the methods by the training they share.
@@ -254,23 +254,26 @@ class _Run:
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
         return found
 
-    def _written(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> Finished:
+    def _written(self, methods: Sequence[MethodResults], training_runs: Mapping[str, Any]) -> Finished:
         """Return the finished run, its results written."""
-        results = [result.to_dict() for method in methods for result in method.results]
+        results = [result for method in methods for result in method.results]
         summaries = {method.method: method.summary for method in methods if method.summary}
         if not results and not any(method.extras for method in methods):
             reasons = " ".join(summaries.values())
             raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
         options = self.settings.run
         by = {"auditor": options.auditor} if options.auditor else {}
-        content = envelope(results, title=options.title, **by, summaries=summaries, trainings=dict(trainings))
+        content = results_to_dict(
+            results, title=options.title, **by, summaries=summaries, training_runs=dict(training_runs)
+        )
         tables = {**self.settings.trainings, **self.settings.methods}
         origin = provenance({name: table.seed for name, table in tables.items() if hasattr(table, "seed")})
         if self.path is not None:
             if (self.path / PROVENANCE).is_file():  # a run that was complete before keeps its date
                 origin = read_json(self.path / PROVENANCE)
             write_json(self.path / PROVENANCE, origin)
-            write_content(content, self.path)
+            write_json(self.path / RESULT, content)
+            write_manifest(self.path)
         return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
 
     def _read(self, name: str) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
 from coalmine.results import summary
 from coalmine.results.directory import REPORT
-from coalmine.results.io import envelope, read_run_directory
+from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_numbers, shown_results
 from coalmine.results.verdict import CHECK_RATE
@@ -191,7 +191,7 @@ def sweep(
         for result in shown_results(read_run_directory(cell.directory).results):
             rows.append(SweptResult(point=cell.point, result=result, directory=cell.directory))
     swept = Sweep(axes=axes, rows=rows, directory=directory)
-    write_json(directory / SUMMARY, envelope([], sweep=swept.to_dict()))
+    write_json(directory / SUMMARY, results_to_dict([], sweep=swept.to_dict()))
     write_index(directory)
     return swept
 

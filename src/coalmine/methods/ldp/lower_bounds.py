@@ -18,11 +18,11 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.ldp.distinguishers import Trials
 from coalmine.results.claim_test import (
+    HALF_EXPONENT,
     HALF_THE_NOISE,
     RATIO,
     ClaimTest,
     detectable_share,
-    exponent_of,
     number_needed,
     rejected_share,
 )
@@ -222,7 +222,7 @@ def local_p_value(trials: Sequence[Trials], claim: Claim, noise: float = 1.0) ->
 
 def trials_needed(trials: Sequence[Trials], claim: Claim, confidence: float) -> int | None:
     """Return how many trials detect half of the noise with 80% power, to two digits; None if far too many."""
-    guesses, half = _tested_guesses(trials, claim), exponent_of(HALF_THE_NOISE)
+    guesses, half = _tested_guesses(trials, claim), HALF_EXPONENT
     made = sum(measurement.scores.size for measurement in trials)
     return number_needed(made, lambda factor: _power(guesses, claim, half, 1 - confidence, factor), most=_MOST_TRIALS)
 
