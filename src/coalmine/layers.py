@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError, check_count, check_positive, did_you_mean
+from coalmine.errors import InputError, check_count, check_kind, check_positive, did_you_mean
 from coalmine.vectors import is_float, is_tensor
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
@@ -195,9 +195,12 @@ def read_model(model: Any) -> tuple[int, Layers | None]:
     layers, number = None, model
     if is_tensor(model) or isinstance(model, np.ndarray):
         number = math.prod(model.shape)
-    elif not isinstance(model, int | float | str | np.generic):
+    elif hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple | Iterator):
         layers = Layers.of(model)
         number = layers.dim
+    else:
+        numbers = (int, float, str, np.generic)
+        check_kind("model", model, numbers, "the number of parameters, or what has them (a module, a state dict, …),")
     return check_count("the number of parameters", number, least=2), layers
 
 
