@@ -125,11 +125,11 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     content = texts_to_mapping(values["settings"])
     for name in method.options:
         value = values[name]
-        if value is None or value == ():
+        if value in (None, ()):
             continue
         if name in content:  # neither of them obviously counts
             raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
-        content[name] = list(value) if isinstance(value, tuple) else value
+        content[name] = value
     *training, method_settings = settings_from_mapping(content, *tables)
     settings = RunSettings(
         run=RunOptions(baseline=bool(values.get("baseline"))),
