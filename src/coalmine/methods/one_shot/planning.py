@@ -20,8 +20,8 @@ from coalmine.claims import Claim, Poisson, Sampling, parse_sampling
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
 from coalmine.methods.one_shot.canaries import extra_noise
+from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
-from coalmine.methods.one_shot.views import parse_view
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, KnownNullDetection, RankSum
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
