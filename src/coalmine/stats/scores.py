@@ -185,8 +185,8 @@ class Counts:
     def __post_init__(self) -> None:
         for name in ("tp", "fn", "fp", "tn"):
             check_count(name, getattr(self, name), least=0)
-        check_count("the number of members", self.members)
-        check_count("the number of non-members", self.nonmembers)
+        check_count("the number of members", self.tp + self.fn)
+        check_count("the number of non-members", self.fp + self.tn)
 
     @property
     def members(self) -> int:
@@ -416,8 +416,8 @@ def epsilon_from_counts(
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2)
-    fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2)
+    tpr_low, tpr_high = rate_bounds(counts.tp, counts.tp + counts.fn, alpha / 2)
+    fpr_low, fpr_high = rate_bounds(counts.fp, counts.fp + counts.tn, alpha / 2)
     lower = float(epsilon_from_rates(tpr_low, fpr_high, delta))
     upper = float(epsilon_from_rates(tpr_high, fpr_low, delta))
     assumes = f"{INDEPENDENT}; the threshold was fixed before they were seen"
