@@ -174,10 +174,9 @@ def print_method(method: type[Method], found: MethodResults) -> None:
         console.print_table(table)
     console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
-    for sentence in finding_sentences(plain):
+    evidence = [f"{result.label}: {evidence_sentences(result)}" for result in plain]
+    for sentence in [*finding_sentences(plain), *evidence]:
         console.print_sentence(sentence)
-    for result in plain:
-        console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     console.print_warnings(warning for result in found.results for warning in result.warnings)
     # Every result of a method comes from the same training, so its quality is printed once.
     if not found.results or not found.results[0].training:

@@ -56,7 +56,7 @@ class Estimate:
         ValueError: If a number is negative or NaN, or a valid bound has no ``lower`` or another ``epsilon``.
 
     Example:
-        >>> Estimate.bound("simultaneous", 1.2, delta=1e-5, confidence=0.95, assumes=INDEPENDENT).valid
+        >>> Estimate("simultaneous", 1.2, 1.2, delta=1e-5, confidence=0.95, valid=True, assumes=INDEPENDENT).valid
         True
         >>> Estimate("plug-in", 2.5, delta=1e-5).valid
         False
@@ -81,21 +81,6 @@ class Estimate:
             raise ValueError(f"ε of {self.method} and its ends must be at least 0, got {ends}")
         if self.valid and (self.epsilon != self.lower or self.confidence is None):
             raise ValueError(f"{self.method} is marked as a valid bound without a confidence or a lower end at its ε")
-
-    @classmethod
-    def bound(
-        cls,
-        method: str,
-        lower: float,
-        *,
-        delta: float,
-        confidence: float,
-        assumes: str,
-        threshold: float | None = None,
-        valid: bool = True,
-    ) -> Self:
-        """Return a lower bound, which is also the reported ε."""
-        return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
     def with_stricter(self, lower_at: Callable[[float], float | None]) -> Self:
         """Return this bound together with its values at higher confidences, each of which halves the significance.
