@@ -24,7 +24,7 @@ from coalmine.results.summary import list_rounds, plural
 from coalmine.results.verdict import Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
-from coalmine.vectors import bits_of, device_of, energies, is_half, largest_sizes, pieces, take, to_numpy
+from coalmine.vectors import CPU, dot, on, pieces
 
 THE_UPDATE = "the update"
 """Name of the only tensor if the layers are unknown."""
@@ -174,24 +174,26 @@ class NoiseRecord:
         self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of_round[round]
         if len(self.squares):
-            squares = np.square(to_numpy(update) / unit, dtype=np.float64)
+            squares = np.square(on(CPU, update) / unit, dtype=np.float64)
             self.squares += squares
             self.energies[index] += np.add.reduceat(squares, self.edges)
         else:
-            self.energies[index] += energies(update, self.edges) / unit**2
+            for block, (start, size) in enumerate(zip(self.edges.tolist(), self.block_sizes.tolist(), strict=True)):
+                part = update[start : start + size]
+                self.energies[index, block] += dot(part, part) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         # Of a long training the first and the last rounds are kept.
         kept, middle = len(self.samples), len(self.samples) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
-        self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
+        self.samples[slot] = on(CPU, update[on(update.device, self.coordinates)]) / np.float32(unit)
         self.sampled[slot] = round
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):
             return
         values: list[Floats] = []
         for start, size in zip(self.layers.starts, self.layers.sizes, strict=True):
-            values.append(to_numpy(update[start : start + min(size, _SEARCHED)]).astype(np.float64))
+            values.append(on(CPU, update[start : start + min(size, _SEARCHED)]).astype(np.float64))
         for number, pair in enumerate(self.pairs):
             half = values[pair.first][: pair.length]
             other = values[pair.second][pair.shift : pair.shift + pair.length]
@@ -227,23 +229,28 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
         >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
-    largest, stops = largest_sizes(vector, starts), np.append(starts[1:], len(vector))
+    stops, largest = np.append(starts[1:], len(vector)), np.empty(len(starts))
+    for tensor, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        # Two passes without a copy are faster than one over an array of absolute values.
+        part = vector[start:stop]
+        largest[tensor] = max(float(part.max()), -float(part.min()))
     roundings: Floats = np.spacing(largest.astype(np.float32)).astype(np.float64) / 2  # of single precision
     # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
-    first = take(vector, np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1))
-    is_single = (bits_of(first) & (_HALF_STEPS - 1)).any(axis=1)
+    places = np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1)
+    first = on(CPU, vector[on(vector.device, places)])
+    is_single = (first.view(np.int32) & (_HALF_STEPS - 1)).any(axis=1)
     for tensor in np.flatnonzero(~is_single).tolist():
         roundings[tensor] = _coarse_rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
     # Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse
     # noise on updates that were not rounded does not.
-    several = np.sort(np.abs(to_numpy(vector[:_SEVERAL]).astype(np.float64)))
+    several = np.sort(np.abs(on(CPU, vector[:_SEVERAL]).astype(np.float64)))
     gaps = several[1:] - several[:-1]
     wide = gaps[gaps > several[-1] / _MOST_STEPS]
     if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
         return roundings
     step = several[-1] / round(several[-1] / float(wide.min()))  # a gap of large numbers has a larger relative error
-    for part in (slice(_SEVERAL), *pieces(len(vector), device_of(vector))):  # the first few mostly settle the matter
-        steps = to_numpy(vector[part]).astype(np.float64) / step
+    for piece in (slice(_SEVERAL), *pieces(len(vector), vector.device)):  # the first few mostly settle the matter
+        steps = on(CPU, vector[piece]).astype(np.float64) / step
         if float(np.abs(steps - np.round(steps)).max()) >= _OFF_GRID:
             return roundings
     return np.asarray(np.maximum(step, roundings))
@@ -254,11 +261,12 @@ def _coarse_rounding(values: Vector, largest: float) -> float:
     single = float(np.spacing(np.float32(largest))) / 2
     if int((values != 0).sum()) < _LEAST_NUMBERS:
         return single
-    parts = list(pieces(len(values), device_of(values)))
-    if all(is_half(values[part]) for part in parts):
-        return float(np.spacing(np.float16(largest))) / 2
+    numbers = on(CPU, values)
+    with np.errstate(over="ignore"):
+        if np.array_equal(numbers.astype(np.float16), numbers):
+            return float(np.spacing(np.float16(largest))) / 2
     # bfloat16 has the first 16 bits of a float32, the others are 0.
-    is_brain = all(not (bits_of(values[part]) & (_BRAIN_STEPS - 1)).any() for part in parts)
+    is_brain = not (numbers.view(np.int32) & (_BRAIN_STEPS - 1)).any()
     return single * _BRAIN_STEPS if is_brain else single
 
 

@@ -182,6 +182,14 @@ def tensors(
     return inputs, targets
 
 
+def seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed what dropout and similar layers draw from: torch's global generators of the CPU and of a device."""
+    # Not torch.manual_seed, which takes longer than a small client's whole training.
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(seed)
+
+
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     """The module's method ``loss`` if it has one, else the mean cross-entropy over the targets that are not ignored.
 

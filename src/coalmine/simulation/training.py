@@ -23,7 +23,7 @@ from coalmine.parallel import single_thread
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
-from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, tensors
+from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels import ClientWork, choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
@@ -366,8 +366,7 @@ class CentralTraining(Rounds):
             rows = self._order[part * self.batch_size : (part + 1) * self.batch_size]
             batch = Examples(self.data.inputs[rows], self.data.targets[rows])
             inputs, targets = tensors(batch, self.data.task, device=device)
-            # Dropout and similar layers draw from torch's global generators: seed them per step.
-            torch.manual_seed(int(generator(self.seed, "central", 0, step + 1).integers(2**32)))
+            seed_dropout(int(generator(self.seed, "central", 0, step + 1).integers(2**32)), device)
             loss = loss_of(self._model.module, self.data.task, inputs, targets)
             losses.append(loss.item())
             if not math.isfinite(losses[-1]):

@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, OptimizerState, Participant, loss_of, tensors
+from coalmine.simulation.client import LocalTraining, OptimizerState, Participant, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.usercode import errors_of
 
@@ -125,8 +125,7 @@ class LeanLoop(Kernel):
             for i, client in enumerate(block):
                 model.load(weights)
                 inputs, targets = tensors(client.examples, self.task, model.dtype, model.device)
-                # Dropout and similar layers draw from torch's global generators: seed them per client.
-                torch.manual_seed(int(client.stream().integers(2**32)))
+                seed_dropout(int(client.stream().integers(2**32)), model.device)
                 state: OptimizerState = {}
                 for step, batch in enumerate(self.training.batches(len(client.examples), client.stream)):
                     # A module may change its inputs in place, so all rows of a full batch are copied.
