@@ -18,9 +18,8 @@ from scipy import special
 from torch import nn
 
 from coalmine.methods.ldp.audit import Ldp
-from coalmine.methods.ldp.black_box import BlackBox, play
 from coalmine.methods.ldp.crafters import CRAFTERS, Collusion, Pair, crafter_named, rule_of
-from coalmine.methods.ldp.distinguishers import Crafted, white_box
+from coalmine.methods.ldp.distinguishers import BlackBox, Crafted, play, white_box
 from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation import models
 from coalmine.simulation.client import tensors

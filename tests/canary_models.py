@@ -28,7 +28,7 @@ def random_pool(module, count=7, clip_norm=0.8, dtype=torch.float32, seed=0):
     rows = torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
     rows = rows * (clip_norm * 0.9 / rows.norm(dim=1, keepdim=True))
     rows = rows.to(dtype)
-    return rows, Pool(rows=rows, columns=None, dim=dim, clip_norm=clip_norm)
+    return rows, Pool(rows=rows, clip_norm=clip_norm)
 
 
 def small_resnet():

@@ -94,5 +94,6 @@ def _memorization(phrase):
         for p_e in (0.5, 1.0)
     ]
     books = {"p_u": 0.01, "p_e": 1.0, "users": 3, "copies": 9}
-    canaries = [{"phrase": phrase, "planted": True, "exposure": 2.5, "extracted": True, **books}]
-    return {"configurations": kinds, "canaries": canaries}
+    canary = {"phrase": phrase, "planted": True, "rank": 2, "among": 10, "exposure": 2.5, "extracted": True, **books}
+    counts = {"planted": 2, "references": 10, "random_sampling": 0, "beam_search": 1}
+    return {**counts, "configurations": kinds, "canaries": [canary]}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from coalmine.claims import Claim
-from coalmine.methods.canife.section import png
+from coalmine.methods.canife.method import png
 from coalmine.report import charts
 from coalmine.report import page as page_module
 from coalmine.report.page import report, write_report

@@ -19,11 +19,16 @@ from coalmine.claims import Poisson
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import CanaryMaker, CraftedUpdates, GivenUpdates, orthogonalize_directions
 from coalmine.methods.canife.design import DesignSettings, LossName
-from coalmine.methods.canife.designed_canaries import ScoreName, Start
+from coalmine.methods.canife.designed_canaries import (
+    ScoreDirection,
+    ScoreName,
+    Start,
+    likelihood_ratio_direction,
+    plain_direction,
+)
 from coalmine.methods.canife.epsilon import Period
 from coalmine.methods.canife.pool import MockClients, Pool, updates
 from coalmine.methods.canife.samples import DesignOutcome, design_samples
-from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.simulation import SGD, LocalTraining, Mechanism, Training

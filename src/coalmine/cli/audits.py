@@ -58,23 +58,17 @@ def _group() -> None:
     """Let typer treat this as a group, although its commands are made on demand."""
 
 
+_FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
+_SECONDS = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
-    ("--baseline", "Also train without canaries, to see what they cost in accuracy.", {"is_flag": True}),
-    (
-        "--out",
-        "Directory for results, scores, report and checkpoints; rerun to resume.",
-        {"type": click.Path(path_type=Path)},
-    ),
+    ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
+    ("--out", "Directory for results, scores, report and checkpoints; rerun to resume.", _PATH),
     ("--max-epsilon", "Exit with code 1 if a lower bound exceeds this ε.", {"type": float}),
-    ("--settings list_settings", "List all settings with their defaults, and exit.", {"is_flag": True}),
-    (
-        "--timeout",
-        "Stop after so many seconds.",
-        {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"},
-    ),
-    ("--quiet", "Hide progress.", {"is_flag": True}),
-    ("--json as_json", "Print the result as JSON and nothing else.", {"is_flag": True}),
+    ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
+    ("--timeout", "Stop after so many seconds.", _SECONDS),
+    ("--quiet", "Hide progress.", _FLAG),
+    ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
 
 
@@ -100,11 +94,10 @@ def _command(method: type[Method]) -> click.Command:
     for names, text, more in _SHARED:
         if names != "--baseline" or method.training_type is not None:
             options.append(TyperOption(param_decls=names.split(), help=text, **more))
-    reference = f" ({method.reference})" if method.reference else ""
     return TyperCommand(
         method.name,
         callback=lambda **values: _audit(method, values),
-        help=f"{method.question}{reference}",
+        help=f"{method.question} ({method.reference})".removesuffix(" ()"),
         short_help=method.question,
         params=options,
         rich_markup_mode="rich",
@@ -166,7 +159,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
 
 def _default(value: object) -> str:
     """Return a default as the command line would take it; a dash for none."""
-    if value is None or value == {}:
+    if value in (None, {}):
         return "-"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
@@ -178,8 +171,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 
     for table in method.tables(found):
         console.print_table(table)
-    if found.summary:
-        console.print_sentence(found.summary)
+    console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
     for sentence in finding_sentences(plain):
         console.print_sentence(sentence)
@@ -191,8 +183,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
         return
     metrics = found.results[0].metrics
     facts = [f"{name} {value:.4g}" for name, value in metrics.items() if name.partition(" ")[0] in QUALITY]
-    if facts:
-        console.print_sentence("; ".join(facts))
+    console.print_sentence("; ".join(facts))
 
 
 # Scores, claims and plans

@@ -176,16 +176,14 @@ def print_table(table: Table) -> None:
         drawn.add_column(escape(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
         drawn.add_row(*(escape(printable(cell)) for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=240)  # a pipe has no width to wrap to
-    console.print(drawn)
+    Console(width=None if sys.stdout.isatty() else 240).print(drawn)  # a pipe has no width to wrap to
 
 
-def print_sentence(text: str) -> None:
-    """Print a paragraph after an empty line, wrapped to the terminal."""
+def print_sentence(text: str | None) -> None:
+    """Print a paragraph after an empty line, wrapped to the terminal; nothing if there is none."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
-    say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
+    if text:
+        say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

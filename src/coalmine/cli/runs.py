@@ -320,8 +320,7 @@ def _run(
     else:
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         for method in finished.methods:
-            if method.summary:
-                console.print_sentence(method.summary)
+            console.print_sentence(method.summary)
         for sentence in finding_sentences(finished.results):
             console.print_sentence(sentence)
     draw(out, as_json)

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -120,23 +121,18 @@ def log_run(directory: Path | str, tracker: Tracker, *, rounds: bool = True) -> 
     """
     run = read_run_directory(directory, scores=True)
     log = run.path / LOG
+    text = read_text(log) if rounds and log.is_file() else ""  # results that were saved from Python have no log
     events: dict[int, dict[str, Any]] = {}
-    lines: list[str] = []
-    if rounds and log.is_file():  # results that were saved from Python have no log
-        lines = read_text(log).splitlines()
-    for line in lines:
-        try:
+    for line in text.splitlines():
+        with suppress(ValueError):  # half written by a process that was killed
             event = json.loads(line)
-        except ValueError:
-            continue  # half written by a process that was killed
-        if event.get("event") == "round":
-            # A round that was repeated after a stop counts once, as the last time.
-            facts = {f"{event['what']}/{name}": event[name] for name in event.keys() - {"round", "rounds"}}
-            events.setdefault(event["round"], {}).update(facts | (event.get("figures") or {}))
+            if event["event"] == "round":
+                # A round that was repeated after a stop counts once, as the last time.
+                facts = {f"{event['what']}/{name}": event[name] for name in event.keys() - {"round", "rounds"}}
+                events.setdefault(event["round"], {}).update(facts | event.get("figures", {}))
     for round, values in sorted(events.items()):
         tracker.log_round(round, values)
-    settings = {} if run.config is None else dict(flat(parse_toml(run.config, run.path / "config.toml")))
-    tracker._log(run, settings)
+    tracker._log(run, dict(flat(parse_toml(run.config or "", run.path / "config.toml"))))
 
 
 def _name(name: str) -> str:

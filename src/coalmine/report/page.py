@@ -29,19 +29,11 @@ from coalmine.files import write_text
 from coalmine.methods import registry
 from coalmine.report import charts
 from coalmine.results import summary as words
+from coalmine.results import tables
 from coalmine.results.directory import REPORT
 from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.tables import (
-    Group,
-    Table,
-    epsilons,
-    grouped,
-    inline_markdown,
-    joint_confidence,
-    results_markdown,
-    score_counts,
-)
+from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Check, Verdict
 from coalmine.stats.estimators import CAVEATS
 
@@ -189,14 +181,14 @@ def model_card(run: SavedRun, *, auditor: str = "") -> str:
         auditor: Who made the audit, if not as the run's settings say.
     """
     audited = subjects(run)
-    template, markdown = _TEMPLATES.get_template("model_card.md.j2"), results_markdown(run.results)
+    template, markdown = _TEMPLATES.get_template("model_card.md.j2"), tables.results_markdown(run.results)
     return template.render(run=run, audited=audited, about=about(run, audited, auditor), markdown=markdown) + "\n"
 
 
 def as_html(results: Sequence[Result]) -> str:
     """Return what notebooks show of results: the verdict in color and a table, without scripts."""
     template = _TEMPLATES.get_template("notebook.html.j2")
-    return template.render(results=results, groups=grouped(results), table=Table.of_results(results, ""))
+    return template.render(results=results, groups=grouped(results), table=tables.Table.of_results(results, ""))
 
 
 def plot(results: Sequence[Result], kind: str = "epsilon") -> Any:
@@ -428,16 +420,14 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": 
 _TEMPLATES.globals |= {
     "FEW": FEW,
     "charts": charts,
-    "epsilons": epsilons,
-    "joint_confidence": joint_confidence,
     "method_section": method_section,
-    "score_counts": score_counts,
+    "tables": tables,
     "version": __version__,
     "words": words,
 }
 _TEMPLATES.filters |= {
     "eps": words.number,
-    "markdown": inline_markdown,
+    "markdown": tables.inline_markdown,
     "metric": metric_text,
     "slug": slug,
     "sentence": lambda text: f"{text[:1].upper()}{text[1:].rstrip('.')}.",

@@ -32,12 +32,10 @@ if TYPE_CHECKING:
     from coalmine.simulation.client import evaluate as evaluate
     from coalmine.simulation.mechanisms.central import Mechanism as Mechanism
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
-    from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
     from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
     from coalmine.simulation.mechanisms.local import PrivUnit2 as PrivUnit2
-    from coalmine.simulation.mechanisms.local import train_locally_private as train_locally_private
     from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
 
@@ -48,12 +46,10 @@ __getattr__, __all__ = lazy_names(
         "coalmine.simulation.mechanisms.central": ("Mechanism",),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",
-            "LDPServer",
             "LocalGaussian",
             "LocalMechanism",
             "OwnMechanism",
             "PrivUnit2",
-            "train_locally_private",
         ),
         "coalmine.simulation.training": ("CentralTraining", "Training"),
     },

@@ -157,7 +157,7 @@ class Training(Rounds):
             frozen = audit.frozen_rounds(number)
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
-            updates = self._frozen_updates(frozen, first)
+            updates = self._frozen_updates(frozen, first) if frozen else None
             for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
                 if trial >= audit.frozen_rounds(number):
                     break  # the audit has seen enough
@@ -175,7 +175,7 @@ class Training(Rounds):
         state, population = self.state, len(self.data)
         # Training everybody once pays if the frozen rounds draw at least as many clients together.
         needed = rounds * self.expected_clients(state.round)
-        if not rounds or needed < population or 4 * population * self.dim > _MOST_BYTES:
+        if needed < population or 4 * population * self.dim > _MOST_BYTES:
             return None
         rows = torch.empty(population, self.dim, device=state.model.device)
         norms, losses = np.empty(population), np.empty(population)

@@ -11,7 +11,7 @@ import pytest
 
 from canary_models import CLIENT
 from coalmine.claims import Claim, Poisson
-from coalmine.methods.canife import section
+from coalmine.methods.canife import method as section
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design import DesignSettings

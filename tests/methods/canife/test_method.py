@@ -9,8 +9,7 @@ import pytest
 from coalmine.config import SettingError
 from coalmine.config.settings import settings_from_texts
 from coalmine.errors import InputError
-from coalmine.methods.canife.method import CanifeMethod
-from coalmine.methods.canife.settings import CanifeSettings
+from coalmine.methods.canife.method import CanifeMethod, CanifeSettings
 from coalmine.results.verdict import ROUND, USER
 from coalmine.simulation.settings import TrainingSettings
 

@@ -13,7 +13,7 @@ from coalmine.errors import InputError
 from coalmine.methods.canife import sample_gradients as module_under_test
 from coalmine.methods.canife.design import DesignLoss
 from coalmine.methods.canife.pool import Pool
-from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne, sample_gradients, used_columns
+from coalmine.methods.canife.sample_gradients import Batched, ByLayers, OneByOne, sample_gradients
 from coalmine.simulation import models
 from coalmine.simulation.data.federated import Task
 from federations import cnn, federation, mlp
@@ -111,8 +111,8 @@ def test_weights_that_only_meet_padding_are_dropped_exactly(side, kernel, stride
 
 def test_of_a_kernel_on_one_pixel_only_the_middle_is_used():
     module = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(1, 2))
-    assert used_columns(module, torch.rand(1, 1, 1, 1)).tolist() == [4, 9, 10, 11, 12]
-    assert used_columns(module[1:], torch.rand(1, 1)) is None
+    assert Batched(module, torch.rand(1, 1, 1, 1)).columns.tolist() == [4, 9, 10, 11, 12]
+    assert Batched(module[1:], torch.rand(1, 1)).columns is None
 
 
 class UsesItsKernelElsewhere(nn.Module):
@@ -125,7 +125,8 @@ class UsesItsKernelElsewhere(nn.Module):
 
 
 def test_a_kernel_that_is_used_elsewhere_keeps_all_its_weights():
-    assert used_columns(UsesItsKernelElsewhere(), torch.rand(1, 1, 1, 1)) is None
+    chosen = sample_gradients(UsesItsKernelElsewhere(), torch.rand(2, 1, 1, 1), torch.tensor([0, 1]))
+    assert chosen.columns is None
 
 
 class UsesItsWeightTwice(nn.Module):
@@ -240,7 +241,7 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
     parameters = list(module.parameters())
     rows = torch.randn(5, sum(p.numel() for p in parameters), generator=draw)
     rows *= 0.5 / rows.norm(dim=1, keepdim=True)
-    pool = Pool(rows=rows.to(dtype), columns=None, dim=rows.shape[1], clip_norm=1.0)
+    pool = Pool(rows=rows.to(dtype), clip_norm=1.0)
 
     def split(values):
         return (values[:, :-1], values[:, 1:]) if task.per_position else (values[:, :-1], labels)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
+from coalmine.methods.canife.designed_canaries import likelihood_ratio_direction, plain_direction
 from coalmine.methods.canife.pool import Pool
-from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
 
 
 def pool_of(rows, clip_norm=2.0):

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from scipy import special, stats
 from torch import nn
 
-from coalmine.methods.ldp.black_box import BlackBox, play
 from coalmine.methods.ldp.crafters import DummyGradient, Pair
-from coalmine.methods.ldp.distinguishers import white_box
+from coalmine.methods.ldp.distinguishers import BlackBox, play, white_box
 from coalmine.methods.ldp.lower_bounds import estimates
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, OwnMechanism, PrivUnit2

@@ -8,8 +8,8 @@ from torch import nn
 
 from coalmine.errors import InputError
 from coalmine.methods.ldp.audit import Ldp
-from coalmine.methods.ldp.black_box import LossChange
 from coalmine.methods.ldp.crafters import Benign
+from coalmine.methods.ldp.distinguishers import LossChange
 from coalmine.methods.ldp.settings import VIEWS
 from coalmine.simulation import models
 from coalmine.simulation.data import load

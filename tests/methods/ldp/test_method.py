@@ -12,7 +12,7 @@ from coalmine.config.settings import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
-from coalmine.methods.ldp.section import panels, summary, tables
+from coalmine.methods.ldp.method import summary
 from coalmine.report.page import method_section
 from coalmine.results.io import write_method_results
 from coalmine.results.result import MethodResults, Result
@@ -67,7 +67,7 @@ def test_scores_are_saved_for_each_result(audited, tmp_path):
 
 
 def test_tables_have_a_row_per_adversary_and_claim_and_a_column_per_view():
-    shown = tables(method_results("trials=500", "epsilon=1,4", "crafter=benign,dummy-gradient"))
+    shown = METHOD.tables(method_results("trials=500", "epsilon=1,4", "crafter=benign,dummy-gradient"))
     empirical, bounds, guesses = shown
     assert "not a bound): ldp-sgd, 500 trials, δ = 0" in empirical.title
     assert "95% confidence" in bounds.title
@@ -81,7 +81,7 @@ def test_tables_have_a_row_per_adversary_and_claim_and_a_column_per_view():
 
 def test_a_single_result_shows_all_its_estimates_and_its_own_summary():
     single = method_results("epsilon=1", "crafter=dummy-gradient", "view=white-box")
-    *_, estimates = tables(single)
+    *_, estimates = METHOD.tables(single)
     assert [row[0] for row in estimates.rows] == [e.method for e in single.results[0].estimates]
     assert single.summary == single.results[0].summary
     assert single.summary.startswith("Not refuted")
@@ -96,9 +96,9 @@ def test_tables_and_panels_show_an_infinite_estimate():
     assert results[0].metrics["empirical"] == results[0].metrics["empirical_std"] == np.inf
     assert results[0]["empirical"].lower is None
     assert 2 < results[0].bound.lower < 30
-    assert tables(perfect)[0].rows == [["dummy-gradient", "30", "∞ ± ∞"]]
+    assert METHOD.tables(perfect)[0].rows == [["dummy-gradient", "30", "∞ ± ∞"]]
     for shown in (perfect, saved(perfect)):
-        (row,) = panels(shown.results)["dummy-gradient"]["rows"]
+        (row,) = METHOD.section(shown)["panels"]["dummy-gradient"]["rows"]
         assert (row["x"], row["estimate"]) == (30.0, None)
 
 
@@ -109,7 +109,7 @@ def test_results_without_a_guess_or_a_leak_say_so():
         replace(r, metrics=metrics, joint_bound=0.0, estimates=[replace(r.estimates[0], epsilon=0.0, lower=0.0)])
         for r in results
     ]
-    assert tables(MethodResults(method="ldp", results=silent))[2].rows == [
+    assert METHOD.tables(MethodResults(method="ldp", results=silent))[2].rows == [
         ["dummy-gradient", "1", "no guesses", "no guesses"]
     ]
     assert "All lower bounds are 0 (95% confidence for all 2 together)" in summary(silent)
@@ -170,7 +170,7 @@ def test_a_crafter_from_a_file_is_audited(tmp_path):
 @pytest.mark.parametrize("mechanism", ["gaussian", "privunit"])
 def test_the_other_mechanisms_are_audited_too(mechanism):
     shown = method_results("epsilon=1", "trials=500", "crafter=benign,dummy-gradient", f"mechanism={mechanism}")
-    assert mechanism in tables(shown)[0].title
+    assert mechanism in METHOD.tables(shown)[0].title
 
 
 def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
@@ -191,6 +191,6 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
         method_results(*settings, f"mechanism={tmp_path}/mine.py:short")
 
 
-def test_a_trained_model_and_several_clients_are_settings():
-    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5")
+def test_several_clients_are_a_setting():
+    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3")
     assert method_results(*settings).results[0].config["clients"] == 3

@@ -88,7 +88,7 @@ def test_a_gradient_in_one_batch_shows_in_the_likelihood_ratio_of_that_canary():
 
 def test_samples_refuse_what_does_not_fit():
     private, canaries = Private(), unusual_samples(20)
-    with pytest.raises(InputError, match="model"):
+    with pytest.raises(InputError, match="model must be the module"):
         private.audit(3, samples=canaries)
     with pytest.raises(InputError, match="same order"):
         private.audit(3, samples=canaries, model=network())

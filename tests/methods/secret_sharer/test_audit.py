@@ -103,7 +103,7 @@ def test_scores_calibrated_by_a_reference_model_separate_better(splits, trained)
     memorization = measure_memorization(
         training.module(), insertion.phrases, references=500, reference=reference.module()
     )
-    assert memorization.score_names == ("exposure", "loss", "calibrated")
+    assert list(memorization.values) == ["exposure", "loss", "calibrated"]
 
     def separation(score):
         members, others = memorization.scores(score)

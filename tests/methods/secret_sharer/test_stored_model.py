@@ -9,9 +9,6 @@ from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
 from coalmine.methods.secret_sharer.stored_model import read_canaries, write_canaries
 from coalmine.simulation.data import generated_text, load
-from coalmine.simulation.data.text import Vocabulary
-
-WORDS = Vocabulary(entries=["<pad>", "<begin>", "<end>", "<unknown>", *(f"w{i}" for i in range(96))])
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +39,11 @@ def entry(**more):
     [
         ({"size": 50, "canaries": [entry(tokens=[4, 5, 50])]}, "unknown word 50"),
         ({"size": 50, "canaries": [entry(tokens=[4, 1, 5])]}, "the unknown word 1"),
-        ({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 moon w3", "planted": True}]}, "'moon'"),
         ({"size": 50, "canaries": [entry(p_u=1.5)]}, r"canaries\.0\.p_u .*1\.5"),
         ({"size": 50, "canaries": [entry(), entry(tokens=[4, 5])]}, r"number of words.*\[2, 3\]"),
         ({"size": 50, "canaries": []}, "canaries .*at least 1"),
         ({"size": 50, "canaries": [{"tokens": [4, 5]}]}, "planted"),
-        ({"size": 50, "canaries": [{"phrase": "w1 w2", "planted": True}]}, "canary 0 .*vocabulary"),
+        ({"size": 50, "canaries": [{"phrase": "w1 w2", "planted": True}]}, r"canaries\.0\.tokens"),
         ({"size": 50, "words": [4, 60], "canaries": [entry()]}, "range within 0..50"),
         ({"size": 50, "version": 9, "canaries": [entry()]}, "version .*9"),
         ({"size": 50, "canaries": [entry(planted=False)]}, "at least one canary"),
@@ -61,11 +57,11 @@ def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
         read_canaries(path)
 
 
-def test_phrases_in_words_are_looked_up(tmp_path):
+def test_a_file_need_not_say_how_many_users_hold_a_canary(tmp_path):
     path = tmp_path / "canaries.json"
-    path.write_text(json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]}))
+    path.write_text(json.dumps({"size": 50, "canaries": [entry()]}))
     canaries, holders, most = read_canaries(path)
-    assert canaries.phrases.tolist() == [[5, 4, 7]]
+    assert canaries.phrases.tolist() == [[4, 5, 6]]
     assert holders is None
     assert most is None
 

@@ -5,8 +5,8 @@ import pytest
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError
+from coalmine.methods.secret_sharer.evidence import set_aside, user_attack
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
-from coalmine.methods.secret_sharer.users import set_aside, user_attack
 from coalmine.results.verdict import USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import generated_text, load

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.simulation.data import NAMES, load, repartition
+from coalmine.simulation.data import NAMES, load
+from coalmine.simulation.data.splitting import repartition
 
 needs_data = pytest.mark.skipif("COALMINE_DATA" not in os.environ, reason="COALMINE_DATA names no directory of data")
 RNG = np.random.default_rng(0)

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.simulation.data import (
-    FederatedData,
+from coalmine.simulation.data import FederatedData, Splits, Task
+from coalmine.simulation.data.splitting import (
     SplitOptions,
-    Splits,
-    Task,
+    balanced,
+    dirichlet,
+    iid,
     parse_partition,
     repartition,
     split_by_user,
 )
-from coalmine.simulation.data.splitting import balanced, dirichlet, iid
 
 
 def users_of(sizes, *, classes=4, seed=0):
@@ -161,12 +161,12 @@ def test_another_seed_gives_other_test_users():
 
 
 def test_test_users_that_the_data_brings_are_kept():
-    data, test = users_of([*[2] * 10, 3, 4]), np.array([10, 11])
-    splits = split_by_user(data, SplitOptions(pool_fraction=0.25), test_users=test)
+    data, test = users_of([*[2] * 10, 3, 4]), {"user-10", "user-11"}
+    splits = split_by_user(data, SplitOptions(pool_fraction=0.25, test_names=test))
     assert splits.test.sizes.tolist() == [3, 4]
     assert len(splits.train) + len(splits.pool) == 10
     with pytest.raises(InputError, match="comes with test users"):
-        split_by_user(data, SplitOptions(test_fraction=0.2), test_users=test)
+        split_by_user(data, SplitOptions(test_fraction=0.2, test_names=test))
 
 
 def test_users_with_too_few_examples_are_left_out():

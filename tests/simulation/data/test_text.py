@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import DataWarning, InputError
-from coalmine.simulation.data import SplitOptions, Vocabulary, generated_text
+from coalmine.simulation.data import Vocabulary, generated_text
+from coalmine.simulation.data.splitting import SplitOptions
 from coalmine.simulation.data.text import (
     MARKS,
     classification_splits,

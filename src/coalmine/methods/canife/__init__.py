@@ -9,10 +9,10 @@
 | equation 1, Algorithm 1, steps 4 to 8: the loss and its minimization | `design` |
 | section 3.3: images and texts as canaries | `samples` |
 | ∇ℓ(z), differentiable with respect to z | `sample_gradients` |
-| section 3.2, appendix A: the direction along which a round's sum is scored | `score_direction` |
+| section 3.2, appendix A: the direction along which a round's sum is scored | `designed_canaries` |
 
 `Canife` asks a `CanaryMaker` (`canaries`) for canaries and never looks inside it: `DesignedCanaries` is the paper's,
-`GivenUpdates` takes update vectors. `settings`, `method` and the report's section are the method in a run.
+`GivenUpdates` takes update vectors. `method` holds the settings, the method in a run and its section of the report.
 
 docs/canife.md explains the audit, and how samples are designed and scored.
 """

@@ -110,6 +110,14 @@ class Canife(Audit):
             # Two adversaries with the same coins would always insert their canaries together.
             self.plants_as = f"CANIFE canaries by the coins of seed {self.seed}"
         self._designs = sorted(designs)  # the rounds before which canaries are made
+        # The periods that estimates stand for: first round, number of rounds, and the first and last of their trials.
+        if self._frozen:
+            starts, rows = np.array(self._designs), self.trials * np.arange(len(designs) + 1)
+        else:
+            starts = rows = self.trials * np.arange(self.rounds // self.trials)
+            rows = np.append(rows, self.rounds)  # the last period of a running audit takes the rest
+        lengths = np.diff(starts, append=self.rounds)
+        self._periods = np.stack([starts, lengths, rows[:-1], rows[1:]], axis=1).tolist()
         self._facts: Floats = np.full((len(designs), canaries.count, len(FACTS)), np.nan)
         # One row per trial: a frozen round, or a round of the training itself.
         self._coins: Bools = generator(self.seed, "coins").random((count, canaries.count)) < 0.5
@@ -205,16 +213,12 @@ class Canife(Audit):
     @property
     def periods(self) -> list[Period]:
         """The scores so far behind each estimate along the training; periods without scores are left out."""
-        starts = self._designs if self._frozen else [p * self.trials for p in range(self.rounds // self.trials)]
-        ends = [*starts[1:], self.rounds]  # the last period of a running audit takes the rest
         scored = ~self._skipped & ~np.isnan(self._scores).any(axis=1)
         periods = []
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            first, last = (number * self.trials, (number + 1) * self.trials) if self._frozen else (start, end)
+        for start, length, first, last in self._periods:
             rows = np.arange(first, last)[scored[first:last]]
             if len(rows):
-                trials = (self._scores[rows], self._coins[rows], self._sigmas[rows])
-                periods.append(Period(start, end - start, *trials))
+                periods.append(Period(start, length, self._scores[rows], self._coins[rows], self._sigmas[rows]))
         return periods
 
     def live(self) -> str | None:

@@ -119,16 +119,8 @@ class DesignLoss:
             case "likelihood-ratio":
                 ridge = count * _RIDGE_PER_CLIENT * torch.eye(count, dtype=torch.float64)
                 self._metric = torch.linalg.inv(ridge + pool.gram / pool.clip_norm**2)
-        self._rows = pool.rows.to(device)
-        self._columns: slice | Tensor = slice(None)
-        if columns is None and pool.columns is not None:
-            self._columns = pool.columns.to(device)
-        elif columns is not None and pool.columns is None:
-            self._rows = pool.rows[:, columns].to(device)
-        elif columns is not None and not torch.equal(columns, pool.columns):  # type: ignore[arg-type]
-            raise InputError(
-                "the design pool was made with another model, or for inputs of another size, than the canary"
-            )
+        # Of a large pool, copy only the coordinates that a gradient can have.
+        self._rows = (pool.rows if columns is None else pool.rows[:, columns]).to(device)
 
     def __call__(self, gradients: Tensor) -> tuple[Floats, Floats]:
         """Return the losses and norms (k,) of gradients (k, d)."""
@@ -141,11 +133,7 @@ class DesignLoss:
         losses, norms, lengths, weighted = self._evaluated(gradients)
         # The pool's rows are C U.
         weights = torch.from_numpy(weighted * (2 / (lengths * self._clip_norm))[:, None]).to(gradients)
-        products = weights @ self._rows
-        across = products
-        if not isinstance(self._columns, slice):
-            across = torch.zeros_like(gradients)
-            across[:, self._columns] = products
+        across = weights @ self._rows
         # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves little
         # of a large vector, so we measure the component on that very vector instead.
         along = -(across * gradients).sum(1).cpu().double().numpy() / lengths**2
@@ -159,7 +147,7 @@ class DesignLoss:
         lengths = flat.norms(gradients).numpy()
         norms = lengths * self._step / self._clip_norm
         lengths = np.where(lengths == 0, 1.0, lengths)
-        dots = (gradients[:, self._columns] @ self._rows.T).cpu().double().numpy()
+        dots = (gradients @ self._rows.T).cpu().double().numpy()
         b = dots / (lengths * self._clip_norm)[:, None]
         weighted = (torch.from_numpy(b) @ self._metric).numpy()  # not by NumPy, which may start threads
         losses = (weighted * b).sum(1) + np.maximum(self._constant - norms, 0) ** 2

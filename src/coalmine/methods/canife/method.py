@@ -1,20 +1,28 @@
-"""CANIFE in a run: one `Canife` per adversary."""
+"""CANIFE in a run: its settings (the table ``[canife]`` of ``audit.toml``), one `Canife` per adversary, its report."""
 
 from __future__ import annotations
 
+import base64
+import itertools
+import math
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+from pydantic import Field
+
+from coalmine.arrays import Array
 from coalmine.config import SettingError
+from coalmine.config.settings import Settings, Several
 from coalmine.errors import InputError
-from coalmine.methods.canife import section
-from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
-from coalmine.results.result import MethodResults, Result
-from coalmine.results.tables import Table
+from coalmine.results.result import MethodResults, Result, from_json
+from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
@@ -27,6 +35,122 @@ if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
 
 _COMPOSED = ", composed"
+
+_MOST_SAMPLES = 8  # crafted samples that the report shows
+
+# Fewer mock clients say little about the other clients.
+_LEAST_POOL = 16
+# More would take hours to design, and interfere with one another.
+_MOST_CANARIES = 1000
+
+
+class CanaryDesignSettings(Settings):
+    """How a canary is optimized."""
+
+    iterations: Several[int] | None = Field(
+        None,
+        examples=[[200]],
+        description="maximum number of Adam iterations, by default 200 (mode frozen) or 10 (mode running); one "
+        "adversary per value",
+    )
+    loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
+        "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
+    )
+    start: Literal["random", "pool", "last"] | None = Field(
+        None,
+        examples=["random"],
+        description="what the optimization starts from: random (samples), pool (examples of the mock clients) or "
+        "last (the previous canaries); by default random (mode frozen) or last (mode running)",
+    )
+    target: int | Literal["random"] = Field("random", description="the canary's class: random or a number")
+    pixels: Literal["valid", "free"] = Field("valid", description="valid (within the data's range) or free (paper)")
+
+
+class CanifeSettings(Settings):
+    """Canaries crafted for the current model, looked for in single rounds."""
+
+    mode: Literal["frozen", "running"] = Field(
+        "frozen", description="frozen (extra rounds on a frozen model) or running (the training's own rounds)"
+    )
+    every: int | None = Field(
+        None,
+        examples=[10],
+        ge=1,
+        description="rounds between two designs of the canaries; mode frozen also estimates ε each time. By default "
+        "10 (mode frozen) or 40 (mode running)",
+    )
+    trials: int | None = Field(
+        None,
+        examples=[100],
+        ge=2,
+        description="scores per estimate and canary, each from one frozen round or one round of the training; by "
+        "default 100, or all rounds of a shorter training in mode running",
+    )
+    canaries: int = Field(1, ge=1, le=_MOST_CANARIES, description="canaries at once, each with its own coin flips")
+    score: Literal["likelihood-ratio", "plain"] = Field(
+        "likelihood-ratio",
+        description="direction of the score: likelihood-ratio, or plain (the canary's own, as in the paper)",
+    )
+    pool_fraction: float = Field(0.2, gt=0, lt=1, description="share of the users set aside as mock clients")
+    pool_clients: Several[int] | None = Field(
+        None,
+        examples=[[16]],
+        description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running); "
+        "one adversary per value",
+    )
+    design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
+    delta: float = Field(1e-5, ge=0, lt=1, description="δ of all estimates")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
+
+    def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
+        """Return one audit per adversary: for each size of the pool and each number of iterations."""
+        from coalmine.methods.canife.audit import Canife
+        from coalmine.methods.canife.design import DesignSettings
+        from coalmine.methods.canife.designed_canaries import DesignedCanaries
+
+        assert splits.pool is not None  # pool_fraction is positive
+        # Before the first round, the expected cohort is all that is known about who will take part.
+        frozen, expected = self.mode == "frozen", training.sampling().expected(len(splits.train), training.rounds, 0)
+        # The defaults, or less where the training is too short for them.
+        every = self.every or min(10 if frozen else 40, training.rounds)
+        trials = self.trials or (100 if frozen else min(100, training.rounds))
+        # In mode running, mock clients should cost little compared with the training's own clients.
+        most = len(splits.pool)
+        pool_sizes = self.pool_clients or (most if frozen else min(most, max(_LEAST_POOL, math.ceil(expected))),)
+        mechanism = training.mechanism()
+        adversaries = list(itertools.product(pool_sizes, self.design.iterations or ((200,) if frozen else (10,))))
+        audits = []
+        for index, (size, iterations) in enumerate(adversaries):
+            if not 1 <= size <= most:
+                raise InputError(f"pool_clients must be between 1 and {most}, got {size}")
+            canaries = DesignedCanaries(
+                model=module,
+                pool=splits.pool.subset(range(size)),
+                client=training.client.local(splits.train),
+                noise_multiplier=mechanism.update_noise(expected),
+                cohort=expected,
+                clients=splits.train,
+                count=self.canaries,
+                score=self.score,
+                settings=DesignSettings(loss=self.design.loss, iterations=iterations),
+                start=self.design.start or ("random" if frozen else "last"),
+                target=self.design.target,
+                valid="data" if self.design.pixels == "valid" else None,
+                seed=training.seed + index,  # adversaries with the same coins would insert their canaries together
+            )
+            several = f"{self.mode}, pool {size}, {iterations} iterations"
+            audits.append(
+                Canife(
+                    canaries=canaries,
+                    rounds=training.rounds,
+                    every=every,
+                    trials=trials,
+                    mode=self.mode,
+                    name=several if len(adversaries) > 1 else None,
+                    seed=training.seed + index,
+                )
+            )
+        return audits
 
 
 class CanifeMethod(Method):
@@ -135,12 +259,112 @@ class CanifeMethod(Method):
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
         """Return the functions of a result that the template calls."""
-        return {"rounds": section.rounds, "composed": section.composed, "samples": section.samples}
+        return {"rounds": round_rows, "composed": composed_pairs, "samples": samples}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
-        """Return the tables for the terminal."""
-        return section.tables(found)
+        """Return what the terminal shows: each adversary's estimates along the training, and rounds composed."""
+        columns = ["rounds", "lower bound", "best threshold", "if Gaussian", "Gaussian shift"]
+        columns += ["scores with + without", "std with, without", "accuracy"]
+        shown = []
+        for result in found.results:
+            if not result.details.get("rounds"):
+                continue
+            rows = []
+            for period in result.details["rounds"]:
+                # At most two digits of each number, "-" where it is missing.
+                epsilons = {name: fixed(value, 2) for name, value in _epsilons(period).items()}
+                first, last = period["round"], period["round"] + period["rounds"] - 1
+                accuracy = period["attack_accuracy"]
+                rows.append(
+                    [
+                        str(first) if first == last else f"{first}–{last}",
+                        f"{epsilons['bound']} of {epsilons['ceiling']}",
+                        f"{epsilons['best-threshold']} of {epsilons['rate_ceiling']}",
+                        epsilons["gdp"],
+                        epsilons["gaussian-shift"],
+                        f"{period['with_scores']} + {period['without_scores']}",
+                        f"{fixed(period['with_std'], 3)}, {fixed(period['without_std'], 3)}",
+                        "-" if accuracy is None else f"{accuracy:.1%}",
+                    ]
+                )
+            title = f"canife, {result.label}: ε of one round, out of the most this many scores can show"
+            shown.append(Table(title, columns, rows))
+            training = [[name, *(fixed(value, 3) for value in pair)] for name, pair in composed_pairs(result).items()]
+            if training:
+                title = "all rounds composed: estimates of ε, not bounds"
+                shown.append(Table(title, ["from ε̂ᵣ by", "exact", "as in the paper"], training))
+        return shown
+
+
+def _epsilons(period: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return ε of a period by each estimator, its first lower bound and the ceilings; None where there is none."""
+    stored = {estimate["method"]: estimate["epsilon"] for estimate in period["estimates"]}
+    stored |= {"ceiling": period["ceiling"], "rate_ceiling": period["rate_ceiling"]}
+    stored["bound"] = next((estimate["epsilon"] for estimate in period["estimates"] if estimate["valid"]), None)
+    names = ("bound", "ceiling", "best-threshold", "rate_ceiling", "gdp", "gaussian-shift")
+    return {name: from_json(stored.get(name)) for name in names}
+
+
+def round_rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return ε of single rounds along the training, and the line of the claim for one round (Figures 1 and 4)."""
+    rows = []
+    for period in result.details["rounds"]:
+        best: dict[str, Any] = {}
+        row: dict[str, Any] = {"bound": None}
+        # Estimates come bounds first, the one to quote before the others: the loop ends with it.
+        for estimate in reversed(period["estimates"]):
+            if estimate["method"] == "best-threshold":
+                best = estimate
+            if estimate["valid"]:
+                row["bound"] = estimate["lower"]
+        row |= {"estimate": best.get("epsilon"), "low": best.get("lower"), "high": best.get("upper")}
+        # Charts leave out what is missing, and cannot draw infinity.
+        numbers = {name: from_json(value) for name, value in row.items()}
+        finite = {name: None if number in (None, math.inf) else number for name, number in numbers.items()}
+        rows.append({"x": period["round"], **finite})
+    if result.claim is None or not math.isfinite(result.claim.epsilon):
+        return rows, []
+    return rows, [{"x": row["x"], "claim": result.claim.epsilon} for row in rows]
+
+
+def composed_pairs(result: Result) -> dict[str, tuple[float | None, float | None]]:
+    """Return ε of the whole training, exact and as in the paper, by the estimator of single rounds."""
+    epsilons = {(c["method"], c["inversion"]): from_json(c["epsilon"]) for c in result.details["composed"]}
+    return {name: (epsilons.get((name, "exact")), epsilons.get((name, "paper"))) for name, _ in epsilons}
+
+
+def samples(result: Result) -> list[dict[str, Any]]:
+    """Return the last canaries that can be shown: a caption, and a picture or a text."""
+    shown = []
+    for i, canary in enumerate(result.details["canaries"][:_MOST_SAMPLES]):
+        target, shape = canary["target"], canary.get("shape", ())
+        caption = f"canary {i + 1}" if target is None else f"canary {i + 1}, labeled as class {target}"
+        if canary["kind"] == "text":
+            shown.append({"caption": caption, "png": None, "text": canary["text"]})
+        elif len(shape) == 3 and shape[0] in (1, 3) and "inputs" in result.arrays:
+            shown.append({"caption": caption, "png": png(result.arrays["inputs"][i], canary["range"])})
+    return shown
+
+
+def png(image: Array, span: tuple[float, float] | None = None) -> str:
+    """Return an image of shape (1 or 3, height, width) as the ``data:`` URL of a PNG.
+
+    Args:
+        image: The image.
+        span: The values shown as black and white, by default the smallest and the largest.
+    """
+    low, high = (image.min(), image.max()) if span is None else span
+    scaled = (image.astype(np.float64) - low) / (high - low if high > low else 1.0)
+    pixels = np.round(255 * np.clip(scaled, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
+    height, width, channels = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    # Each row starts with the number of its filter; 0 means none.
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, part in ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")):
+        content += struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part))
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _rounds(result: Result) -> CanifeResult:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_positive
-from coalmine.methods.canife.sample_gradients import used_columns
 from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, tensors
+from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel, LeanLoop
@@ -26,64 +25,47 @@ _FLOAT64_COLUMNS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Updates of m mock clients in ``dim`` dimensions, none longer than ``clip_norm``.
+    """Updates of m mock clients, none longer than ``clip_norm``.
 
     Args:
-        rows: (m, columns) in float32, on the CPU.
-        columns: Which coordinates of the flat update the rows hold, ascending; all others are always zero. None for
-            all. On small images most weights of ResNet18's last layers multiply only padding; dropping them changes no
-            product with the matrix.
-        dim: Number of parameters.
+        rows: (m, d) in float32, on the CPU.
         clip_norm: The norm that updates were clipped to.
     """
 
     rows: Tensor
-    columns: Tensor | None
-    dim: int
     clip_norm: float
 
     @classmethod
-    def of(cls, updates: Iterable[Tensor], *, clip_norm: float, columns: Tensor | None = None) -> Pool:
+    def of(cls, updates: Iterable[Tensor], *, clip_norm: float) -> Pool:
         """Build a pool from clipped updates.
 
         Args:
             updates: Some mock clients' updates at a time, (n, d).
             clip_norm: The norm they were clipped to.
-            columns: As in the class.
 
         Raises:
             InputError: If all updates are zero.
         """
-        parts: list[Tensor] = []  # copies, since the rows belong to the kernel
-        dim = 0
-        for update in updates:
-            dim = update.shape[1]
-            part = update.detach().cpu().float()  # canaries may be designed elsewhere than clients train
-            parts.append(part.clone() if columns is None else part[:, columns])
-        rows = torch.cat(parts)
+        # Copies, since the rows belong to the kernel; on the CPU, since canaries may be designed elsewhere than clients
+        # train.
+        rows = torch.cat([update.detach().to("cpu", torch.float32, copy=True) for update in updates])
         if not bool(rows.any()):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
-        return cls(rows=rows, columns=columns, dim=dim, clip_norm=clip_norm)
+        return cls(rows=rows, clip_norm=clip_norm)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def dots(self, vectors: Tensor) -> Tensor:
         """Return (k, m) in float64: the product of each of ``vectors`` (k, d) with each update."""
-        held = vectors if self.columns is None else vectors[:, self.columns]
         products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
-        for vector, rows in zip(held.split(_FLOAT64_COLUMNS, 1), self.rows.split(_FLOAT64_COLUMNS, 1), strict=True):
+        for vector, rows in zip(vectors.split(_FLOAT64_COLUMNS, 1), self.rows.split(_FLOAT64_COLUMNS, 1), strict=True):
             products += vector.double() @ rows.double().T
         return products
 
     def combined(self, weights: Tensor) -> Tensor:
         """Return (k, d) in float64: Σ weightᵢ · updateᵢ for each row of ``weights`` (k, m)."""
-        sums = torch.cat([weights.double() @ rows.double() for rows in self.rows.split(_FLOAT64_COLUMNS, 1)], 1)
-        if self.columns is None:
-            return sums
-        whole = torch.zeros(len(weights), self.dim, dtype=torch.float64)
-        whole[:, self.columns] = sums
-        return whole
+        return torch.cat([weights.double() @ rows.double() for rows in self.rows.split(_FLOAT64_COLUMNS, 1)], 1)
 
     @cached_property
     def gram(self) -> Tensor:
@@ -130,8 +112,6 @@ class MockClients:
             check_disjoint(data, clients)
         self._data, self._seed = data, seed
         self._kernel, self._weights = choose_kernel(model, data, client), flat.parameter_vector(model)
-        example, _ = tensors(data.client(0)[:1], data.task, device=flat.device_of(model))
-        self._columns = used_columns(model, example)
 
     def pool(self, clip_norm: float, weights: Tensor | None = None) -> Pool:
         """Return the clipped updates of all mock clients from ``weights``, by default the model's own.
@@ -142,7 +122,7 @@ class MockClients:
         weights = self._weights if weights is None else weights
         rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
         with single_thread():
-            return Pool.of(rows, clip_norm=clip_norm, columns=self._columns)
+            return Pool.of(rows, clip_norm=clip_norm)
 
 
 def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:

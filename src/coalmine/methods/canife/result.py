@@ -136,10 +136,9 @@ def canife_result(
     # Scores of different periods are never independent: the model moved between them.
     whole = rounds[0]
     if len(rounds) > 1:
-        scores, present, sigma = (
-            np.concatenate([getattr(period, name) for period in periods]) for name in ("scores", "present", "sigma")
-        )
-        together = Period(0, sum(period.rounds for period in periods), scores, present, sigma)
+        trials = [(period.scores, period.present, period.sigma) for period in periods]
+        total = sum(period.rounds for period in periods)
+        together = Period(0, total, *map(np.concatenate, zip(*trials, strict=True)))
         whole = round_estimate(together, independent=False, delta=delta, confidence=confidence)
     if whole.scores is None:
         raise InputError(
@@ -168,6 +167,11 @@ def canife_result(
             test = _test_of_one_period(claim, rounds, confidence)
         else:
             test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
+    described: list[dict[str, Any]] = []
+    for round, design in designs.items():
+        # Facts that are unknown (NaN) are null in JSON.
+        known = {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
+        described.append({"round": round, **known})
     composed: list[Composed] = []
     warnings = _warnings(periods, rounds, whole, designs)
     if sampling is not None:
@@ -192,11 +196,7 @@ def canife_result(
         details={
             "rounds": [estimate.to_dict() for estimate in rounds],
             "composed": [{name: in_json(value) for name, value in vars(c).items()} for c in composed],
-            "designs": [
-                {"round": round}
-                | {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
-                for round, design in designs.items()
-            ],
+            "designs": described,
             "canaries": [dict(canary) for canary in canaries],
             "training_claim": None if training_claim is None else training_claim.to_dict(),
         },
@@ -248,22 +248,6 @@ def _warnings(
             f"{whole.moments(present=True)[0]} scores with a canary and {whole.moments(present=False)[0]} without are "
             "too few: no bound could exceed 0, whatever leaks. Use more trials or more canaries"
         )
-    empty = [period.round for period in rounds if period.scores is None]
-    if empty:
-        warnings.append(f"from {_list_rounds(empty)} on, coin flips left nothing to compare. Use more trials")
-    separated = [period.round for period in rounds if period.epsilon("best-threshold") == math.inf]
-    if separated:
-        warnings.append(
-            f"from {_list_rounds(separated)} on, scores separate perfectly: their rates only show that ε is large, and "
-            "are composed at their ceiling"
-        )
-    faded = [period.round for period in periods if period.faded]
-    if faded:
-        warnings.append(
-            f"from {_list_rounds(faded)} on, most scores carry less than a quarter of the information of the best "
-            "ones: canaries fade as the model learns them, or resemble one another. Design them more often (every), or "
-            "use fewer"
-        )
     short = []
     for round, design in designs.items():
         stopped = max(design["not_finite"])
@@ -274,14 +258,22 @@ def _warnings(
             )
         if min(design["norm"]) < 1:
             short.append(round)
-    if short:
-        warnings.append(
-            f"a canary of {_list_rounds(short)} sends less than the clip norm, so it shows less than a client could: "
-            "check the clip norm and the clients' learning rate"
-        )
+    remarks = {
+        "from {} on, coin flips left nothing to compare. Use more trials": [
+            period.round for period in rounds if period.scores is None
+        ],
+        "from {} on, scores separate perfectly: their rates only show that ε is large, and are composed at their "
+        "ceiling": [period.round for period in rounds if period.epsilon("best-threshold") == math.inf],
+        "from {} on, most scores carry less than a quarter of the information of the best ones: canaries fade as the "
+        "model learns them, or resemble one another. Design them more often (every), or use fewer": [
+            period.round for period in periods if period.faded
+        ],
+        "a canary of {} sends less than the clip norm, so it shows less than a client could: check the clip norm and "
+        "the clients' learning rate": short,
+    }
+    for remark, where in remarks.items():
+        if where:
+            # The first five rounds say enough.
+            shown = ", ".join(map(str, where[:5])) + ", …" * (len(where) > 5)
+            warnings.append(remark.format(f"round{'s' * (len(where) > 1)} {shown}"))
     return warnings
-
-
-def _list_rounds(rounds: Sequence[int]) -> str:
-    shown = ", ".join(str(round) for round in rounds[:5])
-    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > 5 else ''}"

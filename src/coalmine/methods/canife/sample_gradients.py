@@ -262,17 +262,3 @@ class UnrolledLSTM(nn.Module):
             last_cells.append(cell)
         outputs = states if self._batch_first else states.transpose(0, 1)
         return outputs, (torch.stack(last_hidden), torch.stack(last_cells))
-
-
-def used_columns(module: nn.Module, example: Tensor) -> Tensor | None:
-    """Return the coordinates of the flat gradient that inputs like ``example`` (1, …) can reach; None for all."""
-    if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
-        return None
-    cropped = OneByOne(copy.deepcopy(module).float())  # clients train in float32
-    logits = cropped._module(example)
-    whole = torch.autograd.grad(logits.square().sum(), cropped._parameters, allow_unused=True, materialize_grads=True)
-    cropped._crop(example)
-    columns, gradient = cropped.columns, torch.cat([part.flatten() for part in whole]).cpu()
-    if columns is None or bool(gradient.index_fill(0, columns, 0).any()):
-        return None  # the module uses a convolution's weight elsewhere, too
-    return columns

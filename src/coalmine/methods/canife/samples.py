@@ -185,10 +185,10 @@ def design_samples(
         True
     """
     settings, weights = settings or DesignSettings(), parameter_vector(model)
-    if len(weights) != pool.dim:
+    if len(weights) != pool.rows.shape[1]:
         raise InputError(
-            f"the design pool was made with another model: its updates have {pool.dim:,} coordinates, this model "
-            f"trains {len(weights):,} parameters"
+            f"the design pool was made with another model: its updates have {pool.rows.shape[1]:,} coordinates, this "
+            f"model trains {len(weights):,} parameters"
         )
     device = device_of(model)
     kind: _Numbers | _Texts

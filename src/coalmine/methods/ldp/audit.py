@@ -13,9 +13,8 @@ import numpy as np
 from torch import nn
 
 from coalmine.errors import InputError, check_confidence, check_count, did_you_mean
-from coalmine.methods.ldp.black_box import BlackBox, play
 from coalmine.methods.ldp.crafters import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
-from coalmine.methods.ldp.distinguishers import Crafted, Trials, white_box
+from coalmine.methods.ldp.distinguishers import BlackBox, Crafted, Trials, play, white_box
 from coalmine.methods.ldp.lower_bounds import (
     empirical_epsilons,
     evidence,
@@ -123,40 +122,39 @@ class Ldp:
         Raises:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
-        # Keys in this order are the order of the results.
+        views = sorted(set(self.views), key=VIEWS.index)
         trials: dict[Key, list[Trials]] = {}
-        for c in range(len(self.crafters)):
-            for m in range(len(self.mechanisms)):
-                trials |= {(c, m, view): [] for view in VIEWS if view in self.views}
         # Measurements have streams of their own: the first of many is the same as the only one.
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
         for stream in track(streams, "LDP measurements"):
-            for key, played in self._measurement(stream).items():
-                trials[key].append(played)
+            for cell, played in self._measurement(stream).items():
+                # Keys in this order are the order of the results.
+                for view in views:
+                    trials.setdefault((*cell, view), []).append(played[view])
         # All bounds of the audit hold together at this confidence of each (a union bound).
         joint = 1 - (1 - self.confidence) / len(trials)
         return Results(self._result(key, played, joint) for key, played in trials.items())
 
-    def _measurement(self, stream: np.random.SeedSequence) -> dict[Key, Trials]:
-        """Return the trials of one measurement, which has its own model and pair of examples."""
+    def _measurement(self, stream: np.random.SeedSequence) -> dict[tuple[int, int], dict[str, Trials]]:
+        """Return the trials of one measurement, with its own model and examples, by crafter and mechanism, and view."""
         craft_seed, direction_seed, *seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
-        trials: dict[Key, Trials] = {}
+        trials: dict[tuple[int, int], dict[str, Trials]] = {}
         games: dict[tuple[int, int], BlackBox] = {}
         for c, crafted in enumerate(self._crafted(np.random.default_rng(craft_seed))):
             for m, mechanism in enumerate(self.mechanisms):
                 # Every cell has seeds of its own, so leaving out a view changes no other.
                 white_seed, black_seed, *seeds = seeds
+                trials[c, m] = {}
                 if {"white-box", "likelihood-ratio"} & set(self.views):
-                    played = white_box(crafted, mechanism, self.trials, np.random.default_rng(white_seed))
-                    trials |= {(c, m, view): scored for view, scored in played.items()}
+                    trials[c, m] = white_box(crafted, mechanism, self.trials, np.random.default_rng(white_seed))
                 black_rng = np.random.default_rng(black_seed)
                 games[c, m] = BlackBox(crafted, mechanism, self.server, black_rng, self.views)
         if {"black-box", "parameter-change"} & set(self.views):
             # All games together, since they share the random directions, which cost most.
             play(list(games.values()), self.trials, int(direction_seed.generate_state(1)[0]))
-            for (c, m), game in games.items():
-                trials |= {(c, m, view): scored for view, scored in game.trials().items()}
-        return {key: played for key, played in trials.items() if key[2] in self.views}
+            for cell, game in games.items():
+                trials[cell] |= game.trials()
+        return trials
 
     def _crafted(self, rng: np.random.Generator) -> list[Crafted]:
         """Return what each crafter makes of one model and one pair of examples."""

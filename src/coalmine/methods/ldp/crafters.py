@@ -57,14 +57,13 @@ class Pair:
     targets: Tensor
     task: Task
 
-    def loss(self, model: nn.Module, index: int, inputs: Tensor | None = None) -> Tensor:
-        """Return the loss of example 0 or 1; ``inputs`` ``(1, ...)`` replaces its input but not its label."""
-        rows = slice(index, index + 1)
-        return loss_of(model, self.task, self.inputs[rows] if inputs is None else inputs, self.targets[rows])
+    def loss(self, model: nn.Module, index: int) -> Tensor:
+        """Return the loss of example 0 or 1."""
+        return loss_of(model, self.task, self.inputs[index : index + 1], self.targets[index : index + 1])
 
-    def gradient(self, model: nn.Module, index: int, inputs: Tensor | None = None) -> Vector:
+    def gradient(self, model: nn.Module, index: int) -> Vector:
         """Return the gradient of `loss` in all trainable parameters, as one flat float32 vector."""
-        return gradient_of(self.loss(model, index, inputs), model)
+        return gradient_of(self.loss(model, index), model)
 
 
 Crafter = Callable[[nn.Module, Pair], tuple[Vector, Vector]]
@@ -107,11 +106,11 @@ class InputPerturbation:
         """Return ∇f(x₁; θ) and ∇f(x₁ + α·sgn(∇ₓf); θ)."""
         if not pair.inputs.is_floating_point():
             raise InputError(f"{self.name} needs numeric inputs, and these are tokens: leave this crafter out")
-        inputs = pair.inputs[:1].clone().requires_grad_()
+        inputs, label = pair.inputs[:1].clone().requires_grad_(), pair.targets[:1]
         # The label stays: FGSM raises the loss of the true label.
-        (slope,) = torch.autograd.grad(pair.loss(model, 0, inputs), inputs)
+        (slope,) = torch.autograd.grad(loss_of(model, pair.task, inputs, label), inputs)
         perturbed = pair.inputs[:1] + self.alpha * slope.sign()
-        return pair.gradient(model, 0), pair.gradient(model, 0, perturbed)
+        return pair.gradient(model, 0), gradient_of(loss_of(model, pair.task, perturbed, label), model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,27 +221,12 @@ CRAFTERS = ("benign", "input-perturbation", "parameter-retrogression", "gradient
 """Names of the paper's six crafters, from the most realistic to the strongest (Table 1)."""
 
 
-def crafter_named(name: str, *, norm: float = 1.0, alpha: float = 1.0) -> Crafter:
-    """Return one of the six crafters.
-
-    Args:
-        name: One of `CRAFTERS`.
-        norm: Length of the dummy gradient.
-        alpha: Size of the two perturbations.
-
-    Raises:
-        InputError: If there is no such crafter.
-    """
+def crafter_named(name: str, *, alpha: float = 1.0) -> Crafter:
+    """Return one of the six crafters; ``alpha`` is the size of the two perturbations."""
     if name not in CRAFTERS:
         raise InputError(f'unknown crafter "{name}". {did_you_mean(name, [*CRAFTERS, "path.py:function"])}')
-    crafters: tuple[Crafter, ...] = (
-        Benign(),
-        InputPerturbation(alpha=alpha),
-        ParameterRetrogression(alpha=alpha),
-        GradientFlip(),
-        Collusion(),
-        DummyGradient(norm=norm),
-    )
+    perturbations = InputPerturbation(alpha=alpha), ParameterRetrogression(alpha=alpha)
+    crafters: tuple[Crafter, ...] = (Benign(), *perturbations, GradientFlip(), Collusion(), DummyGradient())
     return crafters[CRAFTERS.index(name)]
 
 
@@ -277,21 +261,15 @@ def craft(
         sent = model if prepare is None else prepare(model, examples, pair, rng)
         check_kind(f"the model that {who} prepares", sent, nn.Module, "a torch module")
         shape = (parameter_vector(sent).numel(),)
-        gradients: object = crafter(sent, pair)
-    if not isinstance(gradients, tuple) or len(gradients) != 2:
-        raise InputError(f"{who} must return a tuple of two gradients, got {type(gradients).__name__}")
-    vectors: list[Vector] = []
-    for name, gradient in zip(("g1", "g2"), gradients, strict=True):
-        array = gradient.detach().cpu().numpy() if isinstance(gradient, Tensor) else np.asarray(gradient)
+        g1, g2 = crafter(sent, pair)
+        first: Vector = torch.as_tensor(g1).detach().cpu().float().contiguous().numpy()
+        second: Vector = torch.as_tensor(g2).detach().cpu().float().contiguous().numpy()
+    for name, gradient in (("g1", first), ("g2", second)):
         # The reports of a zero gradient are pure noise.
-        usable = array.shape == shape and array.dtype.kind in "fiu" and np.isfinite(array).all() and array.any()
-        if not usable:
+        if gradient.shape != shape or not np.isfinite(gradient).all() or not gradient.any():
             raise InputError(
-                f"{name} of {who} must be finite real numbers of shape {shape} and not zero, got {array.dtype} of "
-                f"shape {array.shape}"
+                f"{name} of {who} must be finite numbers of shape {shape} and not zero, got shape {gradient.shape}"
             )
-        vectors.append(np.ascontiguousarray(array, dtype=np.float32))
-    first, second = vectors
     if np.array_equal(first, second):
         raise InputError(f"{who} returned the same gradient twice: there is nothing to distinguish")
     return sent, first, second

@@ -121,12 +121,13 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     together = replace(plug_in(total_counts(trials), delta=delta), assumes=ASSUMES)
     epsilons = empirical_epsilons(trials, delta)
     mean, deviation = float(epsilons.mean()), spread(epsilons)
-    several = len(trials) > 1 and math.isfinite(deviation)
+    interval: dict[str, Any] = {}
+    if len(trials) > 1 and math.isfinite(deviation):
+        interval = {"lower": max(0.0, mean - deviation), "upper": mean + deviation}
     empirical = Estimate(
         "empirical",
         mean,
-        lower=max(0.0, mean - deviation) if several else None,
-        upper=mean + deviation if several else None,
+        **interval,
         delta=delta,
         assumes=_SINGLE_THRESHOLD,
         doubtful=mean < quoted.epsilon,

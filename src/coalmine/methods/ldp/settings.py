@@ -8,15 +8,11 @@ from pydantic import Field
 
 from coalmine.config.settings import Settings, Several
 from coalmine.errors import InputError, did_you_mean
-from coalmine.progress import track
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from coalmine.methods.ldp.audit import Ldp
     from coalmine.methods.ldp.crafters import Crafter
-    from coalmine.simulation.data import FederatedData
-    from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
+    from coalmine.simulation.mechanisms.local import LocalMechanism
 
 # Name of a view of the LDP audit.
 LDPView = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
@@ -81,10 +77,6 @@ class LDPSettings(Settings):
     scaling: Literal["unbiased", "printed"] = Field(
         "unbiased", description="scaling of the mean report; printed follows the paper's Algorithm 2, d times smaller"
     )
-    rounds: int = Field(
-        0, ge=0, description="rounds of training with the mechanism, at the largest ε, before the audit"
-    )
-    round_clients: int = Field(50, ge=1, description="clients per round of that training")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
 
@@ -94,23 +86,21 @@ class LDPSettings(Settings):
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
-        epsilons, norm = tuple(dict.fromkeys(self.epsilon)), self.clip_norm
-        pure = {"ldp-sgd": LDPSGD, "privunit": PrivUnit2}
-        if self.mechanism in pure:
-            if self.delta is not None:
+        epsilons, options = tuple(dict.fromkeys(self.epsilon)), {"norm": self.clip_norm}
+        if self.delta is not None:
+            options["delta"] = self.delta
+        known: dict[str, Any] = {"ldp-sgd": LDPSGD, "privunit": PrivUnit2, "gaussian": LocalGaussian}
+        if self.mechanism in known:
+            if self.mechanism != "gaussian" and "delta" in options:
                 raise InputError(f"{self.mechanism} claims δ = 0, got delta = {self.delta:g}: leave delta out")
-            return [pure[self.mechanism](epsilon=epsilon, norm=norm) for epsilon in epsilons]
-        if self.mechanism == "gaussian":
-            delta = 1e-5 if self.delta is None else self.delta
-            return [LocalGaussian(epsilon=epsilon, norm=norm, delta=delta) for epsilon in epsilons]
+            return [known[self.mechanism](epsilon=epsilon, **options) for epsilon in epsilons]
         # Anything else is a function of the user's.
         if not is_user_model(self.mechanism):
-            names = ("ldp-sgd", "gaussian", "privunit", "path.py:function")
-            raise InputError(f'unknown mechanism "{self.mechanism}". {did_you_mean(self.mechanism, names)}')
+            hint = did_you_mean(self.mechanism, [*known, "path.py:function"])
+            raise InputError(f'unknown mechanism "{self.mechanism}". {hint}')
         if len(epsilons) != 1:
             raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
-        function = load_function(self.mechanism)
-        return [OwnMechanism(function=function, epsilon=epsilons[0], norm=norm, delta=self.delta or 0.0)]
+        return [OwnMechanism(function=load_function(self.mechanism), epsilon=epsilons[0], **options)]
 
     def crafters(self) -> list[Crafter]:
         """Return the named crafters, and one dummy gradient for each norm."""
@@ -135,54 +125,29 @@ class LDPSettings(Settings):
                 crafters.append(crafter_named(name, alpha=self.alpha))
         return crafters
 
-    def server(self) -> LDPServer:
-        """Return how the server updates the model."""
-        from coalmine.simulation.mechanisms.local import LDPServer
-
-        return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling)
-
     def audit(self) -> Ldp:
         """Return the audit, ready to run."""
         from coalmine.methods.ldp.audit import Ldp
+        from coalmine.simulation import models
         from coalmine.simulation.data import load
+        from coalmine.simulation.mechanisms.local import LDPServer
 
         # Wrong names are refused before the data is loaded.
         mechanisms, crafters = self.mechanisms(), self.crafters()
         data = load(self.data, seed=self.seed).train
+        name = self.model or models.default_model(data.task)
         return Ldp(
             data=data,
-            model=lambda seed: self._model(data, mechanisms, seed),
+            model=lambda seed: models.build(name, data.task, seed=seed),
             crafters=crafters,
             mechanisms=mechanisms,
             views=self.view,
             trials=self.trials,
             measurements=self.measurements,
             clients=self.clients,
-            server=self.server(),
+            server=LDPServer(learning_rate=self.learning_rate, scaling=self.scaling),
             confidence=self.confidence,
             seed=self.seed,
-        )
-
-    def _model(self, data: FederatedData, mechanisms: list[LocalMechanism], seed: int) -> nn.Module:
-        """Return the model of one measurement, after its training if there is one."""
-        import numpy as np
-
-        from coalmine.simulation import models
-        from coalmine.simulation.mechanisms.local import train_locally_private
-
-        module = models.build(self.model or models.default_model(data.task), data.task, seed=seed)
-        if not self.rounds:
-            return module
-        return train_locally_private(
-            module,
-            data,
-            # One model serves all claims, so it is trained with the least noise.
-            mechanism=max(mechanisms, key=lambda mechanism: mechanism.epsilon),
-            server=self.server(),
-            rounds=self.rounds,
-            clients=self.round_clients,
-            rng=np.random.default_rng([self.seed, seed]),
-            track=lambda work: track(work, "training before the audit", self.rounds),
         )
 
 

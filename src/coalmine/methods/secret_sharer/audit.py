@@ -34,7 +34,7 @@ from coalmine.progress import shown_if_slow
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import PHRASE, USER
-from coalmine.simulation.flat import device_of, moved
+from coalmine.simulation.flat import device_of, moved, parameter_vector
 from coalmine.simulation.models.text import steps_of
 from coalmine.stats import Scores
 from coalmine.stats.exposure import RandomGuessing
@@ -82,9 +82,14 @@ class Memorization:
         return self.beam_hits & self.canaries.inserted
 
     @property
-    def score_names(self) -> tuple[str, ...]:
-        """Available scores: exposure, loss, and with a reference model the calibrated loss."""
-        return ("exposure", "loss") if self.reference_losses is None else ("exposure", "loss", "calibrated")
+    def values(self) -> dict[str, Floats]:
+        """All available scores by name, shape (n,) each: exposure, loss, and with a reference model calibrated loss."""
+        # A memorized phrase has a low log-perplexity and a high exposure.
+        values = {"exposure": self.sampled.exposures, "loss": -self.losses}
+        if self.reference_losses is not None:
+            # How hard a phrase is for any model cancels out (Jagielski 2023, calibration).
+            values["calibrated"] = self.reference_losses - self.losses
+        return values
 
     def scores(self, score: str) -> tuple[Floats, Floats]:
         """Return the membership scores of inserted and of held-out canaries, higher for members.
@@ -96,13 +101,9 @@ class Memorization:
         Raises:
             InputError: If there is no such score, or no reference model to calibrate with.
         """
-        # A memorized phrase has a low log-perplexity and a high exposure.
-        values = {"exposure": self.sampled.exposures, "loss": -self.losses}
-        if self.reference_losses is not None:
-            # How hard a phrase is for any model cancels out (Jagielski 2023, calibration).
-            values["calibrated"] = self.reference_losses - self.losses
+        values = self.values
         if score not in values:
-            raise InputError(f"score must be one of {', '.join(self.score_names)}, got {score!r}")
+            raise InputError(f"score must be one of {', '.join(values)}, got {score!r}")
         return values[score][self.canaries.inserted], values[score][~self.canaries.inserted]
 
     def by_configuration(self, users: Ints | None = None, copies: Ints | None = None) -> list[dict[str, Any]]:
@@ -283,7 +284,7 @@ class SecretSharer(Audit):
         self.width = check_count("width", width)
         # A copy only if it has to move: a device that does not exist is an error now, not after the training.
         self._module, self._reference = moved(model, device), reference
-        self._final: npt.NDArray[np.float32] | None = None
+        self._final = np.zeros(0, dtype=np.float32)  # until the final model is observed
         self._memorization: Memorization | None = None
 
     def record(self, release: Release) -> None:
@@ -298,12 +299,12 @@ class SecretSharer(Audit):
             InputError: If no final model was observed, or it does not fit the module.
         """
         if self._memorization is None:
-            if self._final is None:
+            if not self._final.size:
                 raise InputError("the final model was never observed: call observe with the last round's release")
             module = copy.deepcopy(self._module)  # the training goes on with the module itself
             # A release holds the trainable parameters only; buffers and frozen layers are the module's.
             parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            expected, got = sum(parameter.numel() for parameter in parameters), len(self._final)
+            expected, got = parameter_vector(module).numel(), len(self._final)
             if expected != got:
                 raise InputError(f"the final model has {got} parameters, but the audit's module has {expected}")
             torch.nn.utils.vector_to_parameters(torch.tensor(self._final, device=device_of(module)), parameters)
@@ -419,11 +420,11 @@ class SecretSharer(Audit):
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return the final model, empty before it was observed."""
-        return {"model": np.zeros(0, dtype=np.float32) if self._final is None else self._final}
+        return {"model": self._final}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to a state that `state` returned."""
-        self._final, self._memorization = (np.array(state["model"]) if len(state["model"]) else None), None
+        self._final, self._memorization = np.array(state["model"]), None
 
     def __repr__(self) -> str:
         return f"SecretSharer({len(self.canaries)} phrases, seed {self.canaries.seed})"

@@ -18,7 +18,7 @@ from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.progress import reporting
 from coalmine.protocol import Audit
-from coalmine.results.result import MethodResults, Result, from_json
+from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import PHRASE, USER, Unit
 from coalmine.simulation.settings import ClientSettings, ServerSettings, TrainingSettings
@@ -172,9 +172,7 @@ class SecretSharerMethod(Method):
             from coalmine.methods.secret_sharer.stored_model import read_canaries
 
             self.needs_training = False
-            if settings.canaries is None:
-                raise InputError("a trained model is audited with both model_weights and canaries: set both")
-            self._stored = read_canaries(Path(settings.canaries))
+            self._stored = read_canaries(Path(str(settings.canaries)))
         elif settings.prefix >= settings.length:
             raise InputError(
                 f"prefix = {settings.prefix} must be shorter than the canaries, which have {settings.length} words"
@@ -184,30 +182,29 @@ class SecretSharerMethod(Method):
     def check(cls, run: Any) -> None:
         """Raise a `SettingError` for settings that do not go together with the rest of a run."""
         settings: SecretSharerSettings = run.methods[NAME]
-        if settings.model_weights is None:
-            for key in ("canaries", "reference_weights"):
-                if getattr(settings, key) is not None:
-                    raise SettingError(f"{key} belongs to a trained model: set model_weights as well", [NAME, key])
-        elif settings.canaries is None:
+        if settings.model_weights is not None and settings.canaries is None:
             raise SettingError("model_weights needs canaries, such as canaries.json of a run", [NAME, "canaries"])
-        else:
-            # What is inserted into a training's data does not apply to a model that is only queried.
-            defaults = SecretSharerSettings()
-            for key in sorted(settings.model_fields_set - _OF_STORED_MODEL):
-                if getattr(settings, key) != getattr(defaults, key):
-                    raise SettingError(f"{key} is about a training, and a trained model is only queried", [NAME, key])
-        inserting = next((name for name in ("one-shot", "canife") if name in run.methods), None)
-        if settings.regime == "central" and inserting is not None and TABLE not in run.trainings:
+        defaults = SecretSharerSettings()
+        changed = {key for key in settings.model_fields_set if getattr(settings, key) != getattr(defaults, key)}
+        # What is inserted into a training's data does not apply to a model that is only queried.
+        wrong, why = changed - _OF_STORED_MODEL, "is about a training, and a trained model is only queried"
+        if settings.model_weights is None:
+            wrong = changed & {"canaries", "reference_weights"}
+            why = "belongs to a trained model: set model_weights as well"
+        for key in sorted(wrong):
+            raise SettingError(f"{key} {why}", [NAME, key])
+        inserting = {"one-shot", "canife"}.intersection(run.methods)
+        if settings.regime == "central" and inserting and TABLE not in run.trainings:
             raise SettingError(
-                f"central training has no sum of client updates to insert the canaries of [{inserting}] into: set "
+                f"central training has no sum of client updates to insert the canaries of [{min(inserting)}] into: set "
                 f"regime to federated, or add a table [{TABLE}]",
                 [NAME, "regime"],
             )
 
     def insert(self, splits: Splits) -> Splits:
         """Set users aside for a reference model, and replace examples of the others by canaries."""
+        from coalmine.methods.secret_sharer.evidence import set_aside
         from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid, insert
-        from coalmine.methods.secret_sharer.users import set_aside
 
         # Before the insertion, so that the reference model never sees a canary.
         settings, seed = self.settings, self.training.seed
@@ -256,8 +253,8 @@ class SecretSharerMethod(Method):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per score and unit, and for a training of this run one of the attack on users."""
         from coalmine.methods.secret_sharer.audit import SecretSharer
+        from coalmine.methods.secret_sharer.evidence import user_attack, users_left
         from coalmine.methods.secret_sharer.stored_model import load_model
-        from coalmine.methods.secret_sharer.users import user_attack, users_left
         from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
 
@@ -297,7 +294,7 @@ class SecretSharerMethod(Method):
         units: tuple[PrivacyUnit, ...] = ("phrase",) if users is None else ("user", "phrase")
         results = []
         # Without held-out phrases there is nothing to compare with, only counts of memorized phrases.
-        for score in () if canaries.inserted.all() else memorization.score_names:
+        for score in () if canaries.inserted.all() else memorization.values:
             results += [self.audit.result(score=score, unit=unit, metrics=metrics, **terms) for unit in units]
         if self.insertion is not None and users_left(self.insertion.data, self.insertion.sharers).size:
             assert self._splits is not None
@@ -372,17 +369,15 @@ class SecretSharerMethod(Method):
             share = row["random_sampling"] / max(1, row["canaries"])
             place = {"x": f"{row['p_u']:g}", "y": f"{row['p_e']:g}"}
             cells.append({**place, "share": share, "text": count, "details": details})
-        inserted = [canary for canary in memorization.get("canaries", ()) if canary["planted"]]
-        inserted.sort(key=lambda canary: -(from_json(canary["exposure"]) or 0.0))
-        phrases = []
+        inserted = [canary for canary in memorization["canaries"] if canary["planted"]]
+        inserted.sort(key=lambda canary: -canary["exposure"])
+        phrases, words = [], {True: "yes", False: "no"}
         for canary in inserted[:_SHOWN_PHRASES]:
-            exposure = from_json(canary["exposure"])
-            memorized = canary.get("rank") == 1 and canary.get("among") == memorization.get("references")
+            memorized = (canary["rank"], canary["among"]) == (1, memorization["references"])
             configuration = [f"{canary['p_u']:g}", f"{canary['p_e']:g}"]
             counts = [str(canary.get("users", "–")), str(canary.get("copies", "–"))]
-            shown = "–" if exposure is None else f"{exposure:.1f}"
-            flags = ["yes" if flag else "no" for flag in (memorized, canary.get("extracted"))]
-            phrases.append([str(canary["phrase"]), *configuration, *counts, shown, *flags])
+            shown = [f"{canary['exposure']:.1f}", words[memorized], words[canary["extracted"]]]
+            phrases.append([canary["phrase"], *configuration, *counts, *shown])
         return {"memorization": memorization, "cells": cells, "phrases": phrases, "inserted": len(inserted)}
 
     @classmethod
@@ -412,13 +407,12 @@ class SecretSharerMethod(Method):
     def highlights(cls, found: MethodResults) -> list[str]:
         """Return how many phrases the model has memorized and gives away, with examples of those."""
         memorization = found.extras.get("memorization")
-        if not memorization or "planted" not in memorization:
+        if not memorization:
             return []
-        inserted, memorized, extracted = (memorization[key] for key in ("planted", "random_sampling", "beam_search"))
         text = (
-            f"{memorized or 'None'} of {inserted} inserted phrases are memorized (likelier than all "
-            f"{memorization['references']:,} random ones), and {extracted or 'none'} can be extracted from the model "
-            "word for word"
+            f"{memorization['random_sampling'] or 'None'} of {memorization['planted']} inserted phrases are memorized "
+            f"(likelier than all {memorization['references']:,} random ones), and "
+            f"{memorization['beam_search'] or 'none'} can be extracted from the model word for word"
         )
         examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
         return [f"{text}, such as {examples[0]}." if examples else f"{text}."]

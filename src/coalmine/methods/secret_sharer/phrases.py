@@ -109,7 +109,7 @@ class Language:
     def text(self, phrase: Ints) -> str:
         """Return the phrase as text, or its token numbers without a vocabulary."""
         if self.vocabulary is None:
-            return " ".join(str(number) for number in phrase.tolist())
+            return " ".join(map(str, phrase.tolist()))
         return self.vocabulary.decode(phrase.tolist())
 
     def rows(self, phrases: Ints, positions: int) -> tuple[Ints, Ints]:

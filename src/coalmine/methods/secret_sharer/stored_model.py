@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
@@ -16,17 +16,17 @@ from coalmine.files import read_json, read_tensors, write_json, write_whole
 from coalmine.methods.secret_sharer.method import TextTrainingSettings
 from coalmine.methods.secret_sharer.phrases import Configuration, Insertion, Language, PhraseCanaries
 from coalmine.simulation.data import Task
-from coalmine.simulation.data.text import BEGIN, MARKS, UNKNOWN, Vocabulary
+from coalmine.simulation.data.text import BEGIN, MARKS, Vocabulary
 from coalmine.simulation.flat import moved
 from coalmine.simulation.models import build, default_model
 from coalmine.simulation.settings import TrainingSettings
 
 
 class _Canary(BaseModel):
-    """One canary of the file: ``tokens``, or a ``phrase`` in words of the vocabulary."""
+    """One canary of the file. The ``phrase`` is for readers: what counts are its ``tokens``."""
 
-    phrase: str | None = None
-    tokens: list[int] | None = Field(None, min_length=1)
+    phrase: str = ""
+    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field(min_length=1)
     p_u: float = Field(0.0, ge=0, le=1)
     p_e: float = Field(0.0, ge=0, le=1)
     planted: StrictBool
@@ -35,7 +35,7 @@ class _Canary(BaseModel):
 
 
 class _CanaryFile(BaseModel):
-    """The content of ``canaries.json``. Only ``canaries`` is required, and ``size`` where there is no vocabulary.
+    """The content of ``canaries.json``. Only ``canaries`` and ``size``, the width of the model's output, are required.
 
     ``words`` are the first token that stands for text and the end of these tokens; ``begin`` is the mark before each
     phrase, null for none; ``most_users`` is the largest number of users that could have held a canary.
@@ -44,7 +44,7 @@ class _CanaryFile(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     version: Literal[1] = 1
-    size: int | None = Field(None, ge=1)
+    size: int = Field(ge=1)
     words: tuple[int, int] | None = None
     begin: int | None = Field(BEGIN, ge=0)
     design: Literal["fixed", "coin-flips"] = "fixed"
@@ -93,32 +93,17 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
         content = _CanaryFile.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(map(str, first["loc"]))
         raise InputError(f"{path}: {place} is wrong: {first['msg']}, got {first['input']!r:.60}") from None
     vocabulary = None if content.vocabulary is None else Vocabulary.from_json(content.vocabulary, str(path))
-    size = content.size if vocabulary is None else len(vocabulary)
-    if size is None:
-        raise InputError(f'{path} needs "size", the width of the model\'s output, or a vocabulary')
-    start, stop = content.words or (len(MARKS), size)
-    if not 0 <= start < stop <= size:
-        raise InputError(f"{path}: words must be a range within 0..{size}, got {start} to {stop}")
-    tokens = []
-    for number, canary in enumerate(content.canaries):
-        numbers = canary.tokens
-        if numbers is None:
-            if canary.phrase is None or vocabulary is None:
-                raise InputError(f"{path}, canary {number} needs tokens, or a phrase and a vocabulary to look it up in")
-            words = canary.phrase.split() if vocabulary.level == "words" else list(canary.phrase)
-            numbers = [int(token) for token in vocabulary.lookup(words)]
-            # The model was never trained on the phrase if one of its words became the mark for unknown words.
-            if UNKNOWN in numbers:
-                unknown = words[numbers.index(UNKNOWN)]
-                raise InputError(f"{path}, canary {number} has the word {unknown!r}, which is not in the vocabulary")
-        tokens.append(numbers)
+    start, stop = content.words or (len(MARKS), content.size)
+    if not 0 <= start < stop <= content.size:
+        raise InputError(f"{path}: words must be a range within 0..{content.size}, got {start} to {stop}")
     # Ranks are among random phrases of the canaries' length.
-    lengths = {len(sequence) for sequence in tokens}
+    tokens = [canary.tokens for canary in content.canaries]
+    lengths = sorted(set(map(len, tokens)))
     if len(lengths) > 1:
-        raise InputError(f"{path}: all canaries must have the same number of words, got {sorted(lengths)}")
+        raise InputError(f"{path}: all canaries must have the same number of words, got {lengths}")
     # A file from elsewhere need not say how often canaries were inserted: then all have the configuration (0, 0).
     each = [Configuration(canary.p_u, canary.p_e) for canary in content.canaries]
     configurations = tuple(sorted(set(each), key=lambda configuration: configuration.frequency))
@@ -128,11 +113,11 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
             configurations=configurations,
             configuration_index=np.array([configurations.index(configuration) for configuration in each]),
             inserted=np.array([canary.planted for canary in content.canaries]),
-            language=Language(size=size, words=range(start, stop), begin=content.begin, vocabulary=vocabulary),
+            language=Language(size=content.size, words=range(start, stop), begin=content.begin, vocabulary=vocabulary),
             design=content.design,
             seed=content.seed,
         )
-    except (InputError, OverflowError) as error:  # an unknown word, or a token that no integer holds
+    except InputError as error:  # an unknown word, or no canary that was inserted
         raise InputError(f"{path}: {error}") from None
     # One canary without its number of users leaves the size of the largest group unknown.
     users = [canary.users for canary in content.canaries if canary.users is not None]

@@ -6,6 +6,7 @@ and never a copy, so no example of a training user ends up in test or pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class SplitOptions:
         pool_fraction: Fraction of users set aside for designing canaries, in [0, 1).
         min_examples: Users with fewer examples are dropped.
         seed: Seed for which user is in which split.
+        test_names: Names of the test users that the data comes with.
 
     Raises:
         InputError: If a fraction is out of range, or if no users are left to train on.
@@ -43,6 +45,7 @@ class SplitOptions:
     pool_fraction: float = 0.0
     min_examples: int = 1
     seed: int = 0
+    test_names: Set[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.test_fraction is not None:
@@ -50,14 +53,14 @@ class SplitOptions:
         if self.pool_fraction:
             check_probability("pool_fraction", self.pool_fraction)
 
-    def split(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+    def split(self, names: Sequence[str], sizes: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the numbers of the training, test and pool users, each in ascending order.
 
         Every fraction above 0 gets at least one user.
 
         Args:
+            names: Name of each user.
             sizes: Number of examples of each user, (users,).
-            test_users: The test users that the data comes with.
         """
         users = np.flatnonzero(sizes >= self.min_examples)
         if not users.size:
@@ -65,14 +68,14 @@ class SplitOptions:
                 f"no user has min_examples={self.min_examples} examples: the largest of {len(sizes)} has {sizes.max()}"
             )
         rng = np.random.default_rng(self.seed)
-        if test_users is None:
+        if not self.test_names:
             order = rng.permutation(len(users))
             test_count = max(1, round((self.test_fraction or _TEST_FRACTION) * len(users)))
             test, others = order[:test_count], order[test_count:]
         elif self.test_fraction is not None:
             raise InputError(f"this data comes with test users: leave out test_fraction={self.test_fraction}")
         else:
-            is_test = np.isin(users, test_users)
+            is_test = np.array([names[user] in self.test_names for user in users.tolist()])
             test, others = np.flatnonzero(is_test), rng.permutation(np.flatnonzero(~is_test))
         # The pool comes out of the training users: test users stay the same with and without one.
         pool_count = 0
@@ -87,13 +90,12 @@ class SplitOptions:
         return users[np.sort(others[pool_count:])], users[np.sort(test)], users[np.sort(others[:pool_count])]
 
 
-def split_by_user(data: FederatedData, options: SplitOptions, *, test_users: Ints | None = None) -> Splits:
+def split_by_user(data: FederatedData, options: SplitOptions) -> Splits:
     """Split data into disjoint sets of users.
 
     Args:
         data: All users.
         options: Fractions and seed.
-        test_users: Numbers of the test users, if the data comes with some.
 
     Returns:
         Training and test users, and a pool if the options set one aside.
@@ -114,7 +116,7 @@ def split_by_user(data: FederatedData, options: SplitOptions, *, test_users: Int
         >>> len(splits.train), splits.test.names
         (8, ['4', '6'])
     """
-    train, test, pool = options.split(data.sizes, test_users=test_users)
+    train, test, pool = options.split(data.names, data.sizes)
     return Splits(train=data.subset(train), test=data.subset(test), pool=data.subset(pool) if pool.size else None)
 
 

@@ -226,7 +226,7 @@ def language_splits(
         message = f"{empty:,} of {len(sizes):,} users have no text to learn from and are dropped"
         warnings.warn(message, DataWarning, stacklevel=2)
     # Only training users count: a word that only test or pool users write is unknown to the model.
-    vocabulary, ids = tokenized.encoded(split.split(sizes)[0], level=level, size=vocabulary_size)
+    vocabulary, ids = tokenized.encoded(split.split(tokenized.users, sizes)[0], level=level, size=vocabulary_size)
     text = np.repeat(np.arange(len(pieces)), pieces)  # the text that each piece is cut from
     before = numbered_within(pieces) * positions  # what precedes the piece in its text
     left = tokenized.lengths[text] - before
@@ -256,18 +256,17 @@ def classification_splits(
     *,
     positions: int | None = None,
     vocabulary_size: int | None = None,
-    test_users: Ints | None = None,
 ) -> Splits:
     """Return data for text classification: the first ``positions`` words of each text, and its label.
 
     Short texts are padded in front, so that the last position, from which recurrent models predict, is always a word. A
-    text without words becomes a single unknown one. ``test_users`` are the test users that the data comes with.
+    text without words becomes a single unknown one.
     """
     positions = check_count("positions", _POSITIONS_TO_CLASSIFY if positions is None else positions)
     size = _VOCABULARY_SIZE if vocabulary_size is None else vocabulary_size
     lengths = tokenized.lengths
     sizes = np.bincount(tokenized.owners, minlength=len(tokenized.users))
-    training_users = split.split(sizes, test_users=test_users)[0]
+    training_users = split.split(tokenized.users, sizes)[0]
     vocabulary, ids = tokenized.encoded(training_users, level="words", size=size)
     tokens = np.full((len(lengths), positions), PAD, dtype=ids.dtype)
     tokens[lengths == 0, -1] = UNKNOWN
@@ -275,8 +274,7 @@ def classification_splits(
     is_word = np.arange(positions) < lengths[:, None]
     tokens[is_word[:, ::-1]] = ids[numbered_within(lengths) < positions]
     task = Task(input_shape=(positions,), classes=max(2, int(labels.max()) + 1), tokens=len(vocabulary))
-    data = _data(tokens, labels, tokenized, sizes, task, vocabulary)
-    return split_by_user(data, split, test_users=test_users)
+    return split_by_user(_data(tokens, labels, tokenized, sizes, task, vocabulary), split)
 
 
 def _data(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class Mechanism:
         rate: Step size of the logarithm of the clip norm.
         count_noise: Standard deviation of the noise on the number of updates within the clip norm. None takes a
             twentieth of the expected cohort, and at least twice the noise multiplier.
+        private: Whether noise is added, which follows from the noise multiplier.
 
     Raises:
         InputError: If an argument is out of range, or if there is noise without clipping.
@@ -77,9 +78,11 @@ class Mechanism:
     quantile: float | None = None
     rate: float = 0.2
     count_noise: float | None = None
+    private: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_nonnegative("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "private", self.noise_multiplier > 0)
         if self.clip_norm != math.inf:
             check_positive("the clip norm", self.clip_norm)
         elif self.private or self.quantile is not None:
@@ -89,11 +92,6 @@ class Mechanism:
             )
         if self.quantile is not None:
             check_probability("quantile", self.quantile)
-
-    @property
-    def private(self) -> bool:
-        """Whether noise is added."""
-        return self.noise_multiplier > 0
 
     def noise_on_count(self, expected_clients: float) -> float:
         """The standard deviation of the noise on the number of updates within the clip norm; 0 if none is added."""
@@ -213,4 +211,5 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
         "bug must be noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N (the "
         f"same noise again after N rounds), got {bug!r}",
     )
-    return BuggyMechanism(**vars(mechanism), **planted)
+    settings = {f.name: getattr(mechanism, f.name) for f in fields(mechanism) if f.init}
+    return BuggyMechanism(**settings, **planted)
