@@ -179,11 +179,10 @@ def traces(root: Path) -> dict[str, str]:
     """Return what is traced, by name."""
     example = re.search(r"```python\n(# audit\.py.*?)```", (root / "README.md").read_text(), re.S)
     assert example is not None
-    report = COMMANDS.format(commands=[["report", "runs/mine"]])
     rounds = ["--quiet", "--set", "training.rounds=4"]
     run = COMMANDS.format(commands=[["init", "a.toml", "--method", "one-shot"], ["run", "a.toml", *rounds]])
     return {
-        "README example, with its report": trace(root, example[1] + report),
+        "README example, with its report": trace(root, example[1]),
         "`coalmine init` and `run`, one-shot only, 4 rounds": trace(root, run),
         "one CANIFE design": trace(root, DESIGN),
     }

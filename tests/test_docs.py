@@ -9,9 +9,6 @@ import types
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from coalmine.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 NEEDS = {"opacus": "opacus", "flower": "flwr", "integrations": "nvflare"}
@@ -58,8 +55,7 @@ def test_the_readmes_own_loop_prints_what_the_readme_says_and_saves_a_report(cap
     printed = capsys.readouterr().out
     promised = session.split("$ python audit.py\n")[1].split("$ ")[0]
     assert printed.startswith(promised.rstrip().removesuffix(" …"))
-    assert CliRunner().invoke(app, ["report", "runs/mine"]).exit_code == 0
-    assert (tmp_path / "runs/mine/report.html").stat().st_size > 0
+    assert "not refuted" in (tmp_path / "audit.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

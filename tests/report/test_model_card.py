@@ -13,7 +13,7 @@ import pytest
 from coalmine import OneShot
 from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
-from coalmine.report.page import model_card
+from coalmine.report.page import model_card, write_report
 from coalmine.results.io import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
@@ -136,7 +136,10 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
     page = outcome.report(tmp_path / "mine.html", facts=facts).read_text(encoding="utf-8")
     assert "Data ward notes, 4,000 users, 200 parameters, accuracy 0.93." in page
     assert "clip norm 1.5" in page
-    assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", page)
+    assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC", page)
+    assert "fingerprint of the results" not in page  # of files, and none were written
+    saved = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", saved)
 
 
 def test_unknown_facts_are_refused(tmp_path):

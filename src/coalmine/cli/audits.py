@@ -124,11 +124,11 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     content = texts_to_mapping(values["settings"])
     for name in method.options:
         value = values[name]
-        if value is None or value == ():
+        if value in (None, ()):
             continue
         if name in content:  # neither of them obviously counts
             raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
-        content[name] = list(value) if isinstance(value, tuple) else value
+        content[name] = value
     *training, method_settings = settings_from_mapping(content, *tables)
     settings = RunSettings(
         run=RunOptions(baseline=bool(values.get("baseline"))),
@@ -173,10 +173,9 @@ def print_method(method: type[Method], found: MethodResults) -> None:
         console.print_table(table)
     console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
-    for sentence in finding_sentences(plain):
+    evidence = [f"{result.label}: {evidence_sentences(result)}" for result in plain]
+    for sentence in [*finding_sentences(plain), *evidence]:
         console.print_sentence(sentence)
-    for result in plain:
-        console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     console.print_warnings(warning for result in found.results for warning in result.warnings)
     # Every result of a method comes from the same training, so its quality is printed once.
     if not found.results or not found.results[0].training:

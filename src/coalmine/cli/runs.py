@@ -243,8 +243,8 @@ def check(
         if github:
             console.say(f"::stop-commands::{token}")
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
-        if len(shown) < len(gate.judgments):
-            hidden = len(gate.judgments) - len(shown)
+        hidden = len(gate.judgments) - len(shown)
+        if hidden:
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
         console.print_sentence(gate.sentence)
         for difference in recomputed.differences:
@@ -319,9 +319,8 @@ def _run(
         console.print_json(dict(finished.content))
     else:
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
-        for method in finished.methods:
-            console.print_sentence(method.summary)
-        for sentence in finding_sentences(finished.results):
+        summaries = [method.summary for method in finished.methods if method.summary]
+        for sentence in [*summaries, *finding_sentences(finished.results)]:
             console.print_sentence(sentence)
     draw(out, as_json)
 

@@ -22,9 +22,9 @@ from coalmine.config.settings import flat
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import parse_toml, read_text, write_text
 from coalmine.protocol import Audit
-from coalmine.report.page import report, unsaved
+from coalmine.report.page import report
 from coalmine.results.directory import LOG
-from coalmine.results.io import SavedRun, read_run_directory
+from coalmine.results.io import SavedRun, read_run_directory, unsaved
 from coalmine.results.result import Result
 from coalmine.results.tables import evidence_numbers, grouped, results_markdown
 
@@ -92,8 +92,7 @@ class Tracker:
         several = [results] if isinstance(results, Result) else list(results)
         if not several:
             raise InputError("there are no results to log")
-        with unsaved(several, title or "Privacy audit") as run:
-            self._log(run, settings or {})
+        self._log(unsaved(several, title or "Privacy audit"), settings or {})
 
     def _log(self, run: SavedRun, settings: Mapping[str, str]) -> None:
         for name, text in settings.items():

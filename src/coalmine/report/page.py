@@ -10,10 +10,9 @@ import hashlib
 import math
 import os
 import re
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -31,7 +30,7 @@ from coalmine.report import charts
 from coalmine.results import summary as words
 from coalmine.results import tables
 from coalmine.results.directory import REPORT
-from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, save
+from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, unsaved
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Check, Verdict
@@ -91,18 +90,7 @@ def write_results(
         raise InputError("there are no results to report")
     methods = " and ".join(dict.fromkeys(result.method for result in results))
     name = title or (methods if path.stem == "report" else path.stem)
-    with unsaved(results, name, facts) as run:
-        return write_text(path, report(run))
-
-
-@contextmanager
-def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> Iterator[SavedRun]:
-    """Yield results as the run that saving them now would give, with its date and fingerprint."""
-    # Saved and read back, so that there is one place that knows what a saved run holds.
-    with tempfile.TemporaryDirectory() as directory:
-        save(results, directory, facts=facts)
-        run = read_run_directory(directory)
-        yield replace(run, content={**run.content, "title": title}, results=results)
+    return write_text(path, report(unsaved(results, name, facts)))
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:

@@ -71,10 +71,7 @@ def save(
     for result in several:
         check_kind("a result", result, Result, "a Result, or a list of them")
     _check_names(several)
-    stated = {name: str(value) for name, value in (facts or {}).items()}
-    for name in stated:
-        if name not in FACTS:
-            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
+    stated = _stated(facts)
     directory = Path(directory)
     if (directory / RUN).exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
@@ -89,13 +86,35 @@ def save(
             path.unlink(missing_ok=True)
     write_scores(several, directory)
     write_json(directory / PROVENANCE, provenance())
-    more: dict[str, Any] = {}
-    if "auditor" in stated:
-        more["auditor"] = stated.pop("auditor")
-    if stated:
-        more["facts"] = stated
-    write_json(directory / RESULT, results_to_dict(several, **more))
+    write_json(directory / RESULT, results_to_dict(several, **stated))
     write_manifest(directory)
+
+
+def _stated(facts: Mapping[str, object] | None) -> dict[str, Any]:
+    """Return what the owner of a training stated as ``result.json`` has it."""
+    texts = {name: str(value) for name, value in (facts or {}).items()}
+    for name in texts:
+        if name not in FACTS:
+            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
+    stated: dict[str, Any] = {}
+    if "auditor" in texts:
+        stated["auditor"] = texts.pop("auditor")
+    if texts:
+        stated["facts"] = texts
+    return stated
+
+
+def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> SavedRun:
+    """Return results of a Python session as a run, which a report is drawn from without writing anything.
+
+    Args:
+        results: The results.
+        title: Title of the run.
+        facts: What the report should say of the training, by the names in `FACTS`.
+    """
+    _check_names(results)
+    content = {"title": title, **_stated(facts)}
+    return SavedRun(path=Path(), content=content, results=results, provenance=provenance())
 
 
 def write_method_results(found: MethodResults, directory: Path) -> None:
@@ -177,7 +196,7 @@ class SavedRun:
         content: What ``result.json`` holds.
         results: Its results, with their scores if these were asked for.
         fingerprint: One digest of all files that the results rest on.
-        provenance: Date, versions and seeds, if they were written; results of a Python session have none.
+        provenance: Date, versions and seeds, if they were written.
         config: The run's settings as TOML, if they were written.
 
     Attributes:
@@ -215,7 +234,8 @@ class SavedRun:
             method=method,
             results=[result for result in self.results if result.method == method],
             summary=(self.content.get("summaries") or {}).get(method),
-            extras=read_extras(self.path, extras),
+            # Without a fingerprint, nothing was written.
+            extras=read_extras(self.path, extras if self.fingerprint else ()),
         )
 
 

@@ -66,14 +66,13 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     Raises:
         InputError: If there is no such device, or if it holds no numbers.
     """
-    if device is None:
-        return module
+    where = device_of(module) if device is None else device
     try:
         # torch has the device "meta" everywhere, but its tensors hold no numbers that could be read back.
-        torch.zeros(1, device=device).item()
-        return copy.deepcopy(module).to(device)
+        torch.zeros(1, device=where).item()
+        return module if device is None else copy.deepcopy(module).to(device)
     except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
-        raise InputError(f"device must be one that torch has here, got {str(device)!r}: {error!s:.200}") from error
+        raise InputError(f"device must be one that torch has here, got {str(where)!r}: {error!s:.200}") from error
 
 
 def parameter_vector(module: nn.Module) -> Tensor:

@@ -15,7 +15,7 @@ def sets(*texts):
 def test_the_terminal_shows_rounds_ceilings_composition_and_a_summary(run, tmp_path):
     code, out, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
     assert code == 0
-    for part in ("0–1", "2–3", "ceiling", "lower bound", "best-threshold", "as in the paper", "one user, one round"):
+    for part in ("0–1", "2–3", "ceiling", "lower bound", "best-threshold", "as in the paper", "frozen, composed"):
         assert part in out
     first = json.loads((tmp_path / "result.json").read_text())
     code, _, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))

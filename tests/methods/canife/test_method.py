@@ -81,11 +81,7 @@ def test_settings_are_checked_together():
     with pytest.raises(SettingError, match="clip_norm") as error:
         CanifeMethod.check(run_settings(TrainingSettings(clip_norm="none"), canife=CanifeSettings()))
     assert error.value.path == ("training", "clip_norm")
-    settings = {"canife": CanifeSettings(mode="running"), "one-shot": None}
-    with pytest.raises(SettingError, match="without noise") as error:
-        CanifeMethod.check(run_settings(TrainingSettings(noise_multiplier=0), **settings))
-    assert error.value.path == ("canife", "mode")
-    CanifeMethod.check(run_settings(TrainingSettings(noise_multiplier=1), **settings))
+    CanifeMethod.check(run_settings(TrainingSettings(), canife=CanifeSettings(mode="running")))
 
 
 def test_the_registry_entry_imports_neither_torch_nor_altair():

@@ -157,7 +157,7 @@ class AuditedRounds:
         rounding = layout.rounding(self._before, after)
         with np.errstate(invalid="ignore", over="ignore"):
             change, model = (after - self._before).astype(np.float32), after.astype(np.float32)
-        lost = int(np.count_nonzero(~np.isfinite(change + model)))
+            lost = int(np.count_nonzero(~np.isfinite(change + model)))
         if lost:
             self.lost_numbers += lost
             self._note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")

@@ -56,24 +56,22 @@ class SampleGradients(ABC):
                 layer.__class__ = SoftEmbedding  # in place, since other layers may use its weight
         self._parameters = [value for value in self._module.parameters() if value.requires_grad]
         self.columns = None
-        if example is not None:
-            self._crop(example)
-            for parent in list(self._module.modules()):
-                for name, layer in list(parent.named_children()):
-                    if isinstance(layer, nn.LSTM):
-                        setattr(parent, name, UnrolledLSTM(layer))
-
-    def _crop(self, example: Tensor) -> None:
-        """Drop the weights of convolutions that only multiply padding."""
+        if example is None:
+            return
+        # Drop the weights of convolutions that only multiply padding.
         places = {id(value): place for place, value in enumerate(self._parameters)}
         used = [torch.ones_like(value, dtype=torch.bool) for value in self._parameters]
-        for layer, taps in crop_convolutions(self._module, example).items():
-            place = places[id(layer.weight)]
+        for convolution, taps in crop_convolutions(self._module, example).items():
+            place = places[id(convolution.weight)]
             used[place].zero_()[taps] = True
-            layer.weight = self._parameters[place] = nn.Parameter(layer.weight.detach()[taps].clone())
+            convolution.weight = self._parameters[place] = nn.Parameter(convolution.weight.detach()[taps].clone())
         mask = torch.cat([part.flatten() for part in used])
         if not bool(mask.all()):
             self.columns = mask.nonzero()[:, 0].cpu()
+        for parent in list(self._module.modules()):
+            for name, layer in list(parent.named_children()):
+                if isinstance(layer, nn.LSTM):
+                    setattr(parent, name, UnrolledLSTM(layer))
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:

@@ -118,7 +118,7 @@ class Exposure:
         exposures = ex.exposure(self._ranks, self.references)
         scores = Scores(*ex.scores_from_ranks(self._worst, self.references))
         recipe = {"delta": delta, "confidence": confidence, "copies": self.copies, "tied": self._tied}
-        estimates, top = _evidence(scores, self._ranks, recipe)
+        estimates, top = evidence(scores, self._ranks, recipe)
         return Result(
             method="exposure",
             view="ranks",
@@ -155,24 +155,15 @@ class Exposure:
         ]
         if self._extrapolated is not None:
             summaries.append(("largest, extrapolated", self._extrapolated, *summaries[-1][2:]))
-        rows = []
-        for name, value, random, (low, high) in summaries:
-            rows.append({"summary": name, "canaries": value, "random_guessing": random, "low": low, "high": high})
-        return rows
+        names = ("summary", "canaries", "random_guessing", "low", "high")
+        return [dict(zip(names, (*row, *interval), strict=True)) for *row, interval in summaries]
 
 
-def recomputed(result: Result) -> Result:
-    """Return a result with its estimates computed again from its scores and ranks."""
-    assert result.scores is not None
-    estimates, top = _evidence(result.scores, result.arrays["ranks"], result.recipe)
-    return replace(result, estimates=estimates, ceiling=top)
-
-
-def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple[list[Estimate], float | None]:
+def evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple[list[Estimate], float | None]:
     """Return the bound, the point estimates and the ceiling of the bound."""
     copies, references = recipe["copies"], scores.observed.size
     bound, top = simultaneous_bound(scores, delta=recipe["delta"], confidence=recipe["confidence"], copies=copies)
-    assumes = f"{bound.assumes}; ties were ranked against the canary" if recipe["tied"] else bound.assumes
+    assumes = bound.assumes + recipe["tied"] * "; ties were ranked against the canary"
     threshold = None if bound.threshold is None else 0.5 - bound.threshold  # as a rank
     # Section 2.2: ε ≥ ln 2 · (median exposure − 1), by TPR = 1/2 at the median canary.
     median = ex.epsilon_from_exposure(float(np.median(ex.exposure(ranks, references))))
@@ -184,6 +175,5 @@ def _evidence(scores: Scores, ranks: Floats, recipe: Mapping[str, Any]) -> tuple
     for fpr in (0.1, 0.01, 0.001):
         if fpr * references >= 1:
             whole = ex.low_fpr_epsilon(ranks, references, fpr)
-            epsilon = whole.epsilon / copies
-            estimates.append(Estimate(f"low-fpr-{fpr:g}", epsilon, threshold=whole.threshold))
+            estimates.append(Estimate(f"low-fpr-{fpr:g}", whole.epsilon / copies, threshold=whole.threshold))
     return estimates, top

@@ -95,27 +95,28 @@ class ExposureMethod(Method):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result."""
         from coalmine.methods.exposure.audit import Exposure
-        from coalmine.methods.secret_sharer.method import SecretSharerMethod
 
         settings = self.settings
         if self._table is None:
-            sharer = self.earlier[SOURCE]  # which `check` asks for
-            assert isinstance(sharer, SecretSharerMethod)
+            sharer: Any = self.earlier[SOURCE]  # which `check` asks for
+            unit = PHRASE
             exposure = Exposure(*sharer.losses(), copies=settings.copies, source="the phrases of this run")
         else:
+            unit = SCORES
             exposure = Exposure.from_table(
                 self._table, references=settings.references, calibrate=settings.calibrate, copies=settings.copies
             )
-        unit = PHRASE if self._table is None else SCORES
         result = exposure.result(delta=settings.delta, confidence=settings.confidence, unit=unit)
         return MethodResults(method=self.name, results=[replace(result, config={**result.config, **self.config})])
 
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
         """Return a result with its estimates computed again from its scores and ranks."""
-        from coalmine.methods.exposure.audit import recomputed
+        from coalmine.methods.exposure.audit import evidence
 
-        return recomputed(result)
+        assert result.scores is not None
+        estimates, top = evidence(result.scores, result.arrays["ranks"], result.recipe)
+        return replace(result, estimates=estimates, ceiling=top)
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:

@@ -10,32 +10,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Array, Bools, Floats
+from coalmine.arrays import Array, Floats
 from coalmine.checks.noise_attacks import CHECKS, check_noise, half_would_pass
 from coalmine.checks.transcript import LEAST_CALLS, canaries_to_guess, default_calls
 from coalmine.claims import Claim
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_nonnegative
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.canaries import check_room, draw_members, family_for, update_canaries
+from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.scores import cosine_null, cosines
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import APPLICATION, CHECK_RATE, Check, Finding
 from coalmine.seeds import generator
-from coalmine.stats import CosineNull, sigma_gaussian
+from coalmine.stats import sigma_gaussian
 from coalmine.stats.gaussian import epsilon_gaussian
 from coalmine.usercode import errors_of
-
-# Rows of outputs that are kept until the attacks: more would not fit into memory, whatever the dimension.
-_MOST_CALLS = 10_000_000
 
 MechanismFunction = Callable[[Any], object]
 """A function from the sum of updates, each of norm at most 1, or from a list of clients, to what is released."""
@@ -55,9 +52,8 @@ def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
         >>> gaussian_mechanism(0.0, seed=0)(np.ones(3, dtype=np.float32))
         array([1., 1., 1.], dtype=float32)
     """
-    if not noise_multiplier >= 0:
-        raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
-    calls = itertools.count()
+    check_nonnegative("noise_multiplier", noise_multiplier)
+    calls = itertools.count()  # a stream per call, so that noise is fresh and a run can be repeated
 
     def noisy(total: Vector) -> Vector:
         noise = generator(seed, "noise", next(calls)).standard_normal(total.size, dtype=np.float32)
@@ -146,15 +142,20 @@ def check_mechanism(
     # Inserted and held-out canaries fill two fifths of the dimensions, so all of them can be orthogonal.
     canaries = min(1000, max(1, dim // 5)) if canaries is None else check_count("canaries", canaries)
     applied = partial(_applied, mechanism, dim)
-    first = _first_call(applied, dim=dim, canaries=canaries, norm=norm, seed=seed)
-    members = first.members
-    test, warnings = normality(first.scores[members], "inserted")
-    warnings += first.warnings
+    family = family_for(dim, 2 * canaries)
+    check_room(family, dim, 2 * canaries)
+    updates = update_canaries(family, dim=dim, count=2 * canaries, seed=seed)
+    inserted = draw_members(canaries, design="fixed", seed=seed)
+    # Over √dim, updates of ℓ₂ norm 1 have an ℓ₁ norm of 1 at most.
+    length = {"l2": 1.0, "l1": dim**-0.5}[norm]
+    scores, only_zeros = _first_scores(applied, updates, (updates.total(inserted) * length).astype(np.float32), seed)
+    members, nonmembers, null = scores[inserted], scores[~inserted], cosine_null(updates)
+    test, warnings = normality(members, "inserted")
+    if only_zeros:
+        warnings.append("the mechanism returned only zeros, which reveal nothing")
     detects: float | None = None
     if claim is not None and claim.epsilon < math.inf and calls != 0:
         number = default_calls(dim) if calls is None else check_count("calls", calls, least=LEAST_CALLS)
-        if number > _MOST_CALLS:
-            raise InputError(f"calls must be at most {_MOST_CALLS:,}, got {number:,}")
         sigma = _gaussian_noise(claim) if norm == "l2" else None  # what is said of it is about Gaussian noise
         attacked = check_noise(
             applied, dim=dim, claim=claim.curve(), calls=number, rate=false_alarm_rate, noise_multiplier=sigma,
@@ -172,8 +173,8 @@ def check_mechanism(
                 half = float(epsilon_gaussian(HALF_THE_NOISE * sigma, claim.delta))
                 detects = claim.epsilon / half if claim.noise_multiplier is None else HALF_THE_NOISE
     evidence = canary_evidence(
-        first.scores[members], first.scores[~members], null=first.null, signs=first.family == "hadamard",
-        design="fixed", delta=delta, confidence=confidence, claim=claim, checks_detect=detects,
+        members, nonmembers, null=null, signs=family == "hadamard", design="fixed", delta=delta,
+        confidence=confidence, claim=claim, checks_detect=detects,
     )  # fmt: skip
     return Result(
         method="mechanism",
@@ -184,7 +185,7 @@ def check_mechanism(
         seed=seed,
         estimates=evidence.estimates,
         scores=evidence.scores,
-        null=f"cosine:{first.null.dim}",
+        null=f"cosine:{null.dim}",
         claim=claim,
         claim_test=evidence.claim_test,
         recipe=evidence.recipe,
@@ -193,41 +194,24 @@ def check_mechanism(
         ceiling=evidence.ceiling,
         warnings=warnings,
         metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
-        config={"dim": dim, "canaries": canaries, "family": first.family, "score": "cosine", "norm": norm},
+        config={"dim": dim, "canaries": canaries, "family": family, "score": "cosine", "norm": norm},
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _FirstCall:
-    """Scores of the canaries in the sum of the first call, which of them were inserted, and their null distribution."""
-
-    scores: Floats
-    members: Bools
-    null: CosineNull
-    family: str
-    warnings: list[str]
-
-
-def _first_call(applied: Callable[[Vector], Array], *, dim: int, canaries: int, norm: str, seed: int) -> _FirstCall:
-    """Apply a mechanism once to a sum of random unit vectors (Andrew et al., 2023, Section 3)."""
-    family = family_for(dim, 2 * canaries)
-    check_room(family, dim, 2 * canaries)
-    updates = update_canaries(family, dim=dim, count=2 * canaries, seed=seed)
-    members = draw_members(canaries, design="fixed", seed=seed)
-    # Over √dim, updates of ℓ₂ norm 1 have an ℓ₁ norm of 1 at most.
-    shorter = 1.0 if norm == "l2" else dim**-0.5
-    released = applied((updates.total(members) * shorter).astype(np.float32))
-    largest, warnings = float(np.abs(released).max()), []
+def _first_scores(
+    applied: Callable[[Vector], Array], updates: UpdateCanaries, total: Vector, seed: int
+) -> tuple[Floats, bool]:
+    """Return each canary's cosine with the release of a sum, and whether that was all zeros (Section 3)."""
+    released = applied(total)
+    largest = float(np.abs(released).max())
     if largest == 0:
         # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
         # an adversary makes of a release.
-        released = generator(seed, "noise").standard_normal(dim)
-        warnings = ["the mechanism returned only zeros, which reveal nothing"]
+        released = generator(seed, "noise").standard_normal(len(released))
     elif largest > 1e15:  # a cosine has no units, and squares must stay finite
         released = released / largest
     length = float(np.linalg.norm(released.astype(np.float64)))
-    scores = cosines(updates, released.astype(np.float32), length)
-    return _FirstCall(scores, members, cosine_null(updates), family, warnings)
+    return cosines(updates, released.astype(np.float32), length), largest == 0
 
 
 def _applied(mechanism: MechanismFunction, dim: int, total: Vector) -> Array:

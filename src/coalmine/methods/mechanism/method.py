@@ -11,7 +11,7 @@ from pydantic import Field
 from coalmine.claims import Claim
 from coalmine.claims.sampling import EveryRound
 from coalmine.config import SettingError, Settings
-from coalmine.methods.mechanism.audit import MechanismFunction, check_mechanism, gaussian_mechanism
+from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.verdict import APPLICATION, Unit
@@ -104,11 +104,10 @@ class MechanismMethod(Method):
         settings = self.settings
         settings.check_choice()
         # A function that cannot be loaded is refused before other methods of the run train.
-        if settings.function is not None:
-            self._mechanism: MechanismFunction = load_function(settings.function, "mechanism")
+        if settings.function is None:
+            self._mechanism = gaussian_mechanism(settings.noise_multiplier or 0.0, settings.seed)
         else:
-            assert settings.noise_multiplier is not None  # as `check_choice` demands
-            self._mechanism = gaussian_mechanism(settings.noise_multiplier, settings.seed)
+            self._mechanism = load_function(settings.function, "mechanism")
 
     @classmethod
     def check(cls, run: Any) -> None:

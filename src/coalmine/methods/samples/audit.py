@@ -27,7 +27,7 @@ from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import EXAMPLE
 from coalmine.seeds import generator
-from coalmine.simulation.flat import FlatModel, moved, parameter_vector
+from coalmine.simulation.flat import FlatModel, parameter_vector
 from coalmine.usercode import errors_of
 from coalmine.vectors import flat, to_numpy
 
@@ -86,8 +86,8 @@ class SampleCanaries:
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, least=0)
-        for name in ("inputs", "targets"):
-            check_kind(name, getattr(self, name), Tensor, "a tensor with one row per canary")
+        check_kind("inputs", self.inputs, Tensor, "a tensor with one row per canary")
+        check_kind("targets", self.targets, Tensor, "a tensor with one row per canary")
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"every canary needs a target, got {len(self.inputs)} inputs and {len(self.targets)} targets"
@@ -168,7 +168,6 @@ class Samples(Audit):
             without the canary's clipped gradient, as if the rest were Gaussian noise.
         rate: Probability that an example is in a batch, which the score of ``"updates"`` uses; None or 1 for certain.
         losses: Function from outputs and targets to one loss per example. Cross-entropy by default.
-        device: Device to compute losses and gradients on, such as ``"cuda"``; by default where the model is.
 
     Raises:
         InputError: If the view is unknown, or if it is ``"updates"`` and `torch.func` cannot differentiate the module.
@@ -191,7 +190,6 @@ class Samples(Audit):
         view: str = "final-change",
         rate: float | None = None,
         losses: Losses | None = None,
-        device: torch.device | str | None = None,
     ) -> None:
         check_kind("canaries", canaries, SampleCanaries, "SampleCanaries(...)")
         check_kind("model", model, nn.Module, "a torch.nn.Module")
@@ -201,7 +199,7 @@ class Samples(Audit):
         self.rate = None if rate is None or rate == 1 else check_probability("rate", rate)
         self.views = (parse_view(view),) if view != "updates" else (View("update"), View("model"))
         self._losses = losses or cross_entropies
-        self._model = FlatModel(moved(model, device))
+        self._model = FlatModel(model)
         self._model.module.eval()
         self._weights: Vector = parameter_vector(model).cpu().numpy()
         self._scores: Floats = np.zeros(len(canaries))

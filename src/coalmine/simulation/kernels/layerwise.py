@@ -225,15 +225,6 @@ def _rows(layer: nn.Module, uses: Uses, count: int) -> tuple[Tensor, Tensor]:
 
 def squared_norms(layer: nn.Module, uses: Uses, count: int) -> Tensor:
     """What a layer adds to the squared norm of each client's gradient, (count,) in float64 on the CPU."""
-    if isinstance(layer, nn.Embedding) and len(uses) == 1:
-        # The gradient is zero except in the rows of a client's own tokens: one row per pair of client and token.
-        tokens, deltas = uses[0]
-        words = layer.num_embeddings
-        keys = tokens.reshape(count, -1) + torch.arange(count, device=tokens.device)[:, None] * words
-        pairs, places = keys.flatten().unique(return_inverse=True)
-        sums = deltas.new_zeros(len(pairs), layer.embedding_dim).index_add_(0, places, deltas.reshape(len(places), -1))
-        squares = sums.square().sum(1).cpu().double()
-        return squares.new_zeros(count).index_add_(0, pairs.cpu() // words, squares)
     if isinstance(layer, nn.Linear | nn.Conv2d):
         weight = layer.weight
         rows = sum(deltas.numel() for _, deltas in uses) // (count * len(weight))

@@ -234,10 +234,6 @@ class SphereMechanism(LocalMechanism):
     def cap(self, dim: int) -> tuple[float, float, float]:
         """The cap's smallest cosine, its share of the sphere's surface, and the probability of a report in it."""
 
-    def length(self, gradient: Floats) -> float:
-        """‖x‖ / L of a clipped gradient, in [0, 1]: the mean of the random sign."""
-        return min(1.0, float(np.linalg.norm(gradient)) / self.norm)
-
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
         """See `LocalMechanism.log_density`: relative to the uniform distribution on the sphere."""
         unit, length = self._direction(gradient)
@@ -258,13 +254,13 @@ class SphereMechanism(LocalMechanism):
         return np.log((1 + length) / 2 * density(along) + (1 - length) / 2 * density(-along))
 
     def _direction(self, gradient: npt.ArrayLike) -> tuple[Floats, float]:
-        """The unit vector of the clipped gradient, and its length in units of L."""
+        """The unit vector of the clipped gradient, and its length in units of L: the mean of the random sign."""
         clipped = self.clipped(gradient)
         length = float(np.linalg.norm(clipped))
         if length == 0:
             # Both signs are equally likely then, so any direction gives the same, uniform reports.
             return np.eye(1, clipped.size)[0], 0.0
-        return clipped / length, self.length(clipped)
+        return clipped / length, min(1.0, length / self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
