@@ -7,6 +7,7 @@ precision of their input.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,11 @@ Vector = NDArray[np.float32]
 """Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 
-def finite_array(name: str, values: ArrayLike) -> Floats:
-    """Return ``values`` as a float64 array of any shape, or raise `InputError` if they are not finite numbers."""
+def finite_array(name: str, values: ArrayLike, one_dimensional: bool = False) -> Floats:
+    """Return ``values`` as a float64 array, or raise `InputError` if they are not finite numbers.
+
+    An array that has to be ``one_dimensional`` must also hold at least one number.
+    """
     raw = np.asarray(values)
     try:
         # NumPy would convert texts and dates, and drop the imaginary part of complex numbers.
@@ -43,17 +47,14 @@ def finite_array(name: str, values: ArrayLike) -> Floats:
         array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be numbers, got {values!r:.80}") from None
-    if not np.all(np.isfinite(array)):
-        bad = array[~np.isfinite(array)]
-        raise InputError(f"{name} must be finite, got {bad.flat[0]} among {array.size} values")
-    return array
-
-
-def finite_list(name: str, values: ArrayLike) -> Floats:
-    """Return ``values`` as a one-dimensional float64 array, or raise `InputError` unless it holds a finite number."""
-    array = finite_array(name, values)
-    if array.ndim != 1:
+    bad = array[~np.isfinite(array)]
+    if bad.size:
+        raise InputError(f"{name} must be finite, got {bad[0]} among {array.size} values")
+    if one_dimensional and array.ndim != 1:
         raise InputError(f"{name} must be one-dimensional, got an array of shape {array.shape}")
-    if array.size == 0:
+    if one_dimensional and array.size == 0:
         raise InputError(f"{name} must hold at least one number, got none")
     return array
+
+
+finite_list = partial(finite_array, one_dimensional=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import SupportsFloat, TypeVar
 
 Parsed = TypeVar("Parsed")
@@ -49,19 +50,26 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example
         raise InputError(f"{name} must be {example}, got {type(value).__name__}")
 
 
-def check_number(name: str, value: SupportsFloat) -> float:
-    """Return ``value`` as a float if it is a number other than NaN."""
+def check_number(name: str, value: SupportsFloat, least: float = -math.inf) -> float:
+    """Return ``value`` as a float if it is a number of at least ``least``, other than NaN; infinity is accepted."""
     # Strings have no __float__, so "0.5" gets a sentence instead of a failed comparison.
     if not hasattr(value, "__float__") or math.isnan(value.__float__()):
         raise InputError(f"{name} must be a number, got {value!r}")
+    if float(value) < least:
+        raise InputError(f"{name} must be at least {least:g}, got {value}")
     return float(value)
 
 
-def check_nonnegative(name: str, value: float) -> float:
-    """Return ``value`` as a float if it is at least 0; infinity is accepted."""
-    if check_number(name, value) < 0:
-        raise InputError(f"{name} must be at least 0, got {value}")
+def check_share(name: str, least: float, value: SupportsFloat) -> float:
+    """Return ``value`` as a float if it lies in [``least``, 1)."""
+    if not least <= check_number(name, value) < 1:
+        raise InputError(f"{name} must be in [{least:g}, 1), got {value}")
     return float(value)
+
+
+check_nonnegative = partial(check_number, least=0.0)
+check_delta = partial(check_share, "delta", 0.0)
+check_confidence = partial(check_share, "confidence", 0.5)  # below one half, two-sided intervals would be empty
 
 
 def check_positive(name: str, value: float) -> float:
@@ -69,20 +77,6 @@ def check_positive(name: str, value: float) -> float:
     if not (check_number(name, value) > 0 and math.isfinite(value)):
         raise InputError(f"{name} must be a positive number, got {value}")
     return float(value)
-
-
-def check_delta(delta: float) -> float:
-    """Return ``delta`` as a float if it lies in [0, 1)."""
-    if not 0 <= check_number("delta", delta) < 1:
-        raise InputError(f"delta must be in [0, 1), got {delta}")
-    return float(delta)
-
-
-def check_confidence(confidence: float) -> float:
-    """Return ``confidence`` as a float if it lies in [0.5, 1)."""
-    if not 0.5 <= check_number("confidence", confidence) < 1:
-        raise InputError(f"confidence must be in [0.5, 1), got {confidence}")
-    return float(confidence)
 
 
 def check_probability(name: str, value: float) -> float:
@@ -111,13 +105,16 @@ def did_you_mean(name: str, available: Iterable[str]) -> str:
     return hint
 
 
-def parse_kind(text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: str) -> Parsed:
+def parse_kind(
+    text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: str, names: Iterable[str] = ()
+) -> Parsed:
     """Return what a text of a setting such as ``poisson:0.5`` describes: a kind, and what follows its colon.
 
     Args:
         text: The text, such as ``"poisson:0.5"``.
         kinds: For each kind, what to make of the text after its colon. The names of kinds that have one end with it.
         error: What to say if there is no such kind, or if what follows the colon is no number.
+        names: Names of the kinds as users write them; the error ends with the nearest of them.
 
     Raises:
         InputError: With ``error``, or as the function of the kind raises it.
@@ -132,4 +129,5 @@ def parse_kind(text: str, kinds: Mapping[str, Callable[[str], Parsed]], error: s
     except InputError:  # a ValueError as well, whose own message says more
         raise
     except (KeyError, ValueError) as cause:
-        raise InputError(error) from cause
+        hint = f" {did_you_mean(text, names)}" if names else ""
+        raise InputError(error + hint) from cause

@@ -60,7 +60,8 @@ def write_text(path: Path, text: str) -> Path:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     """Write a JSON object atomically."""
-    return write_text(path, json_text(content) + "\n")
+    text = json_text(content) + "\n"
+    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="replace"))
 
 
 def json_text(content: object, *, indent: int | None = 2, ensure_ascii: bool = False) -> str:
@@ -89,12 +90,9 @@ def _in_words(content: object) -> object:
 
 def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:
     """Write a compressed .npz file atomically; equal arrays give equal bytes."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # a file and not a name, to which NumPy would append .npz
-            np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
-
-    return write_whole(path, write)
+    content = io.BytesIO()  # not the file's name, to which NumPy would append .npz
+    np.savez_compressed(content, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+    return write_whole(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
 
 
 # Reading
@@ -121,15 +119,15 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
 
 
-def parse_json(text: str, source: object, **options: Any) -> Any:
-    """Return the value of a JSON text; ``source`` is named in errors, ``options`` are those of `json.loads`.
+def parse_json(text: str, source: object) -> Any:
+    """Return the value of a JSON text; ``source`` is named in errors.
 
     Example:
         >>> parse_json("[1, 2.5]", "a.json")
         [1, 2.5]
     """
     with refusing(source, "JSON"):
-        return json.loads(text, **options)
+        return json.loads(text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -147,7 +145,9 @@ def read_json(path: Path) -> dict[str, Any]:
     def no_number(word: str) -> None:
         raise ValueError(f"{word} is not a number")  # Python reads NaN and Infinity, which JSON does not have
 
-    content = parse_json(read_text(path), path, object_pairs_hook=unique, parse_constant=no_number)
+    with refusing(path, "JSON"):
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text, object_pairs_hook=unique, parse_constant=no_number)
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
     return content

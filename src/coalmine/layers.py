@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError, check_count, check_positive, did_you_mean
-from coalmine.vectors import is_float
+from coalmine.errors import InputError, check_count, check_kind, check_positive, did_you_mean
+from coalmine.vectors import is_float, is_tensor
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -20,7 +19,6 @@ LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 _EXAMPLES = 3  # tensors or coordinates that a sentence lists before it becomes hard to read
 
 
-@dataclass(frozen=True)
 class Layers:
     """Names and shapes of a model's tensors, in the order of the flat vector.
 
@@ -31,9 +29,23 @@ class Layers:
         >>> layers = Layers.of({"weight": (10, 4), "bias": 10, "scale": ()})
         >>> layers.dim, layers.starts.tolist()
         (51, [0, 40, 50])
+
+    Attributes:
+        names: Names of the tensors that are not empty.
+        sizes: Number of parameters of each of these tensors, (tensors,).
+        starts: Where each of them starts in the flat vector, (tensors,).
+        ends: Where each of them ends, (tensors,).
+        dim: Number of all parameters.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
+        # An empty tensor would start where the next one does, and take its name.
+        self.names = [name for name, shape in shapes.items() if math.prod(shape)]
+        self.sizes: Ints = np.array([math.prod(shapes[name]) for name in self.names], dtype=np.int64)
+        self.ends: Ints = np.cumsum(self.sizes)
+        self.starts: Ints = self.ends - self.sizes
+        self.dim = int(self.sizes.sum())
 
     @classmethod
     def of(cls, spec: LayerSpec) -> Layers:
@@ -46,7 +58,7 @@ class Layers:
         """
         if isinstance(spec, Layers):
             return spec
-        if isinstance(spec, list | tuple):
+        if isinstance(spec, list | tuple | Iterator):
             spec = {f"tensor {i}": getattr(size, "shape", size) for i, size in enumerate(spec)}
         elif hasattr(spec, "named_parameters"):
             spec = {name: value for name, value in spec.named_parameters() if value.requires_grad}
@@ -64,32 +76,6 @@ class Layers:
             sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
             shapes[str(name)] = tuple(check_count(f"the size of {name}", size, least=0) for size in sizes)
         return cls(shapes)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of the tensors that are not empty."""
-        # An empty tensor would start where the next one does, and take its name.
-        return [name for name, shape in self.shapes.items() if math.prod(shape)]
-
-    @cached_property
-    def sizes(self) -> Ints:
-        """Number of parameters of each tensor that is not empty, (tensors,)."""
-        return np.array([math.prod(self.shapes[name]) for name in self.names], dtype=np.int64)
-
-    @cached_property
-    def starts(self) -> Ints:
-        """Where each tensor starts in the flat vector, (tensors,)."""
-        return np.cumsum(self.sizes) - self.sizes
-
-    @cached_property
-    def ends(self) -> Ints:
-        """Where each tensor ends in the flat vector, (tensors,)."""
-        return np.cumsum(self.sizes)
-
-    @property
-    def dim(self) -> int:
-        """Number of all parameters."""
-        return int(self.sizes.sum())
 
     def slice_of(self, name: str) -> slice:
         """Return where a tensor lies in the flat vector.
@@ -193,6 +179,29 @@ class Layers:
         if self.dim != dim:
             raise InputError(f"the layers have {self.dim:,} parameters, but the audit is for {dim:,}")
         return self
+
+
+def read_model(model: Any) -> tuple[int, Layers | None]:
+    """Return the number of parameters of a model, and its tensors if they are known.
+
+    Args:
+        model: The number of parameters, one flat array or tensor, or whatever `Layers.of` accepts; also an iterator
+            such as ``module.parameters()``.
+
+    Example:
+        >>> read_model(100), read_model({"weight": 80, "bias": 20})[0]
+        ((100, None), 100)
+    """
+    layers, number = None, model
+    if is_tensor(model) or isinstance(model, np.ndarray):
+        number = math.prod(model.shape)
+    elif hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple | Iterator):
+        layers = Layers.of(model)
+        number = layers.dim
+    else:
+        numbers = (int, float, str, np.generic)
+        check_kind("model", model, numbers, "the number of parameters, or what has them (a module, a state dict, …),")
+    return check_count("the number of parameters", number, least=2), layers
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -27,21 +27,18 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 _PATIENCE = 2.0  # seconds before work in Python shows a bar
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+# Nobody has said yet who listens (None), nobody does (empty), or one listener.
+_listeners: ContextVar[Sequence[Listener] | None] = ContextVar("listeners", default=None)
 
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
     """Send all progress made inside this context to ``listener``; None silences it."""
-    token = _listener.set(listener or _silent)
+    token = _listeners.set([] if listener is None else [listener])
     try:
         yield
     finally:
-        _listener.reset(token)
-
-
-def _silent(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-    return lambda done, text: None, lambda: None
+        _listeners.reset(token)
 
 
 @contextmanager
@@ -76,14 +73,17 @@ def shown_if_slow() -> Iterator[None]:
     notebook = ipython is not None and hasattr(ipython.get_ipython(), "kernel")
     # rich draws in notebooks by ipywidgets, and warns where it is missing.
     can_show = importlib.util.find_spec("ipywidgets") is not None if notebook else sys.stderr.isatty()
-    with bars(_PATIENCE) if can_show and _listener.get() is None else nullcontext():
+    with bars(_PATIENCE) if can_show and _listeners.get() is None else nullcontext():
         yield
 
 
 @contextmanager
 def reporting(what: str, total: int) -> Iterator[Advance]:
     """Announce the task ``what`` of ``total`` steps, and yield its `Advance`."""
-    advance, end = (_listener.get() or _silent)(what, total)
+    advance: Advance = lambda done, text: None  # noqa: E731
+    end: Callable[[], None] = lambda: None  # noqa: E731
+    for listener in _listeners.get() or ():
+        advance, end = listener(what, total)
     try:
         yield advance
     finally:
@@ -103,8 +103,8 @@ def track(
     """
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
     # The words may take a while to find, such as a bound so far, so nobody is asked for them in vain.
-    heard = _listener.get() not in (None, _silent)
+    said = words if words is not None and _listeners.get() else str
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):
             yield item
-            advance(done, (words() or "") if heard and words is not None else "")
+            advance(done, said() or "")

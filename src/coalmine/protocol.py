@@ -7,6 +7,7 @@ NumPy arrays or torch tensors of any device and float type (`coalmine.vectors`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind, check_nonnegative, check_positive
-from coalmine.vectors import AnyVector, flat, norm
+from coalmine.vectors import AnyVector, dot, flat
 
 if TYPE_CHECKING:
     from coalmine.claims import Claim, Sampling
@@ -112,10 +113,6 @@ class View:
     kind: Kind
     every: int | None = 1
     at: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.every is not None:
-            check_count("every", self.every)
 
     def shows(self, round: int, rounds: int) -> bool:
         """Whether the view sees the release of round ``round`` of ``rounds``."""
@@ -352,7 +349,7 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
     clients = check_nonnegative("the number of clients of a contribution", contribution.clients)
     updates = clients if contribution.updates is None else contribution.updates
     bound = clip_norm * max(1.0, updates)
-    length = norm(total)
+    length = math.sqrt(dot(total, total))
     # Each update was rounded to float32; a sum with NaN is within no bound.
     if not length <= bound * (1 + 1e-5):
         raise InputError(

@@ -6,8 +6,6 @@ draws of the training it watches.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from coalmine.errors import check_count
@@ -31,6 +29,8 @@ PURPOSES = (
 )
 """What streams are for. A purpose's position is part of its key: append new ones, never reorder."""
 
+_KEYS: dict[tuple[int, str], int] = {}  # 128-bit keys of Philox by seed and purpose
+
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """Return the random stream for a purpose and up to three counters.
@@ -52,14 +52,10 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
         >>> generator(1, "noise", 3).random() == generator(1, "noise", 4).random()
         False
     """
+    # A round asks for many streams of few keys, and deriving a key takes longer than a short stream's draws.
+    if (seed, purpose) not in _KEYS:
+        words = np.random.SeedSequence(check_count("seed", seed, least=0), spawn_key=(PURPOSES.index(purpose),))
+        _KEYS[seed, purpose] = int.from_bytes(words.generate_state(4, np.uint32).tobytes(), "little")
     # The lowest word counts the draws of this stream: 2⁶⁴ of them would be needed to run into the next.
-    words = [0, *counters, *[0] * (3 - len(counters))]
-    return np.random.Generator(np.random.Philox(key=_key(seed, purpose), counter=words))
-
-
-# A round asks for many streams of few keys, and deriving a key takes longer than a short stream's draws.
-@lru_cache(maxsize=64)
-def _key(seed: int, purpose: str) -> int:
-    """Return the 128-bit Philox key of a seed and a purpose."""
-    words = np.random.SeedSequence(check_count("seed", seed, least=0), spawn_key=(PURPOSES.index(purpose),))
-    return int.from_bytes(words.generate_state(4, np.uint32).tobytes(), "little")
+    counter = [0, *counters, *[0] * (3 - len(counters))]
+    return np.random.Generator(np.random.Philox(key=_KEYS[seed, purpose], counter=counter))

@@ -7,7 +7,7 @@ import pytest
 from coalmine.claims import Claim, Poisson
 from coalmine.claims.accountants import extent_of, pld_step
 from coalmine.claims.claim import parse_claim
-from coalmine.claims.sampling import Epochs, Last
+from coalmine.claims.sampling import AtMost, Epochs, Last, Scheduled
 from coalmine.errors import InputError
 from coalmine.seeds import generator
 
@@ -95,3 +95,55 @@ def test_the_last_rounds_and_frozen_rounds_draw_from_their_own_streams():
 def test_many_rounds_need_a_finer_grid():
     event, _ = Poisson(0.01).event([(4.0, 7_900_000)])
     assert pld_step(event, 10.0, 1) == 0.5e-4  # √(2e-3 · 10 / 7.9e6) = 0.503e-4, down to a power of two of 1e-4
+
+
+@pytest.mark.parametrize(
+    ("terms", "has_noise"),
+    [
+        ({"noise_multiplier": 1.0, "rounds": 1}, True),
+        ({"noise_multiplier": 1.0, "rounds": 3, "sampling": Poisson(0.5)}, True),
+        ({"noise_schedule": ((1.0, 2), (2.0, 1)), "accountant": "rdp"}, True),
+        ({"noise_multiplier": 1.0, "epsilon": 3.0, "rounds": 2, "accountant": "opacus-prv"}, True),
+        ({"noise_multiplier": 1.0, "epsilon": 3.0, "rounds": 2, "accountant": "somebody"}, False),
+        ({"noise_multiplier": 1.0}, False),
+        ({"noise_multiplier": 0.0, "rounds": 1}, False),
+        ({"noise_multiplier": 1.0, "rounds": 2, "sampling": None}, False),
+        ({"noise_multiplier": 1.0, "rounds": 2, "sampling": Poisson(0.0)}, False),
+        ({"epsilon": 3.0}, False),
+        ({"local_epsilon": 0.5, "rounds": 3}, False),
+    ],
+)
+def test_a_claim_has_noise_if_its_curve_follows_from_it(terms, has_noise):
+    assert Claim(delta=1e-5, **terms).has_noise is has_noise
+
+
+def test_without_sampling_any_noise_has_its_closed_form():
+    # Nine rounds of a third of the noise are one Gaussian mechanism. At so little noise ε is about μ²/2.
+    epsilon = Claim(noise_multiplier=3e-4, rounds=9, delta=1e-5).epsilon
+    assert epsilon == pytest.approx(0.5e8 + 4.2649e4, rel=1e-5)
+
+
+def test_a_schedule_draws_whom_it_lists_and_frozen_rounds_draw_as_many_anew():
+    scheduled = Scheduled([[4, 1], [], [0, 2, 3]])
+    assert [scheduled.draw(5, 3, seed=1, round=t).tolist() for t in range(3)] == [[1, 4], [], [0, 2, 3]]
+    for trial in (1, 2):
+        expected = generator(1, "cohort", 2, trial).choice(5, 3, replace=False)
+        assert scheduled.draw(5, 3, seed=1, round=2, trial=trial).tolist() == sorted(expected)
+    assert scheduled.draw(2, 3, seed=1, round=2, trial=1).tolist() == [0, 1]
+    assert scheduled.draw(5, 3, seed=1, round=1, trial=1).tolist() == []
+
+
+def test_a_schedule_fits_its_own_rounds_and_participants_and_no_others():
+    scheduled = Scheduled([[4, 1], [], [0, 2, 3]])
+    scheduled.check(5, 3)
+    scheduled.check(9, 2)
+    Scheduled([[], []]).check(1, 2)
+    with pytest.raises(InputError, match=r"3 rounds.* 4"):
+        scheduled.check(5, 4)
+    with pytest.raises(InputError, match=r"participant 4.* 0 to 3"):
+        scheduled.check(4, 3)
+    with pytest.raises(InputError, match=r"round 1 .*twice"):
+        Scheduled([[0, 1], [2, 2]])
+    # Who takes part most often, in the rounds that count.
+    assert Scheduled([[0, 1], [1], [0], [0]]).accounted(2, rounds=3) == AtMost(2)
+    assert Scheduled([[], []]).accounted(2, rounds=2) == AtMost(1)

@@ -54,7 +54,7 @@ def test_normality_of_few_scores_cannot_be_checked():
 
 
 def test_an_estimate_below_the_bound_is_not_shown():
-    bound = Estimate.bound("simultaneous", 2.0, delta=1e-5, confidence=0.95, assumes="all is well")
+    bound = Estimate("simultaneous", 2.0, 2.0, delta=1e-5, confidence=0.95, assumes="all is well", valid=True)
     low, high = Estimate("gaussian-shift", 1.5, 1.0, 1.9, 0.95, 1e-5), Estimate("best-threshold", 3.0, delta=1e-5)
     assert result([bound, low, high]).best_guess == high
     assert result([bound, low]).best_guess is None

@@ -282,9 +282,9 @@ def test_bounds_per_copy_begin_with_the_one_that_assumes_least():
 
 def test_a_bound_above_the_claim_is_suspicious_if_the_test_does_not_reject():
     members, nonmembers = sides(shift=0.1)
-    above = Estimate.bound("simultaneous", 20.0, delta=1e-5, confidence=0.95, assumes="")
+    above = Estimate("simultaneous", 20.0, 20.0, delta=1e-5, confidence=0.95, assumes="", valid=True)
     assert claim_test(CLAIM, [above], members, nonmembers).verdict is Verdict.SUSPICIOUS
-    below = Estimate.bound("simultaneous", 0.1, delta=1e-5, confidence=0.95, assumes="")
+    below = Estimate("simultaneous", 0.1, 0.1, delta=1e-5, confidence=0.95, assumes="", valid=True)
     assert claim_test(CLAIM, [below], members, nonmembers).verdict is Verdict.TOO_WEAK
 
 

@@ -13,7 +13,7 @@ from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_s
 
 
 def bound(method, epsilon):
-    return Estimate.bound(method, epsilon, delta=1e-5, confidence=0.95, assumes="all is well")
+    return Estimate(method, epsilon, epsilon, delta=1e-5, confidence=0.95, assumes="all is well", valid=True)
 
 
 @pytest.mark.parametrize(

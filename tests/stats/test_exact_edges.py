@@ -138,7 +138,9 @@ def test_trials_need_one_boolean_for_each_score(coins, shape):
 
 
 def test_bounds_have_ten_stricter_values():
-    bound = Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="").with_stricter(lambda level: level)
+    bound = Estimate("split", 1.0, 1.0, delta=0.0, confidence=0.9, assumes="", valid=True).with_stricter(
+        lambda level: level
+    )
     assert [level for level, _ in bound.stricter] == pytest.approx([1 - 0.1 / 2**k for k in range(1, 11)])
     assert bound.to_dict()["stricter"] == [list(pair) for pair in bound.stricter]
     assert {"stricter", "doubtful", "few_scores"}.isdisjoint(Estimate("split", 1.0).to_dict())

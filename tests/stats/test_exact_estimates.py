@@ -12,7 +12,7 @@ from coalmine.stats import Guesses, Scores
 from coalmine.stats.gaussian import threshold_epsilon
 from coalmine.stats.nulls import CosineNull, _fraction
 from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
-from coalmine.stats.rank_tests import halves, threshold_tests, two_tailed_tests
+from coalmine.stats.rank_tests import random_choice, threshold_tests, two_tailed_tests
 from coalmine.stats.scores import best_threshold, epsilon_by_threshold, epsilon_from_counts, epsilon_from_rates, largest
 from coalmine.stats.simultaneous_bound import split
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
@@ -130,9 +130,10 @@ def test_rates_outside_0_and_1_are_refused(tpr, fpr):
 def test_split_carries_out_the_test_that_is_best_on_the_first_half(seed):
     rng = np.random.default_rng(seed)
     scores = Scores(rng.normal(1.5, 1, 41), rng.normal(0, 1, 40))
-    first, second = halves(scores.members, scores.observed, seed)
+    choice = random_choice(scores.members, scores.observed, seed)
+    members, nonmembers = choice.permutation(scores.members), choice.permutation(scores.observed)
     bounds = []
-    for half in (first, second):
+    for half in ((members[:20], nonmembers[:20]), (members[20:], nonmembers[20:])):
         families = [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
         bounds.append(
             [

@@ -16,7 +16,7 @@ from coalmine.stats.rank_tests import (
     tail_probability,
     threshold_tests,
 )
-from coalmine.stats.simultaneous_bound import JointBoundary, crossing_probability, first_crossings, p_value
+from coalmine.stats.simultaneous_bound import _RATIO, JointBoundary, first_crossings, p_value
 from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP
 
 
@@ -262,7 +262,8 @@ def test_the_walks_p_value_bounds_the_exact_probability_of_a_crossing(odds, delt
             for labels, p in orders.items()
             if any(right_guesses(labels, g) >= b for g, b in zip(guesses, boundary, strict=True))
         )
-        bound = crossing_probability(np.array(guesses), np.array(boundary), canaries, design, dp(odds, delta))
+        test = JointBoundary(np.zeros(1), np.array(guesses), np.array(boundary), canaries, design)
+        bound = test.p_values(dp(odds, delta))[0]
         assert exact <= bound + 1e-12
         if len(guesses) == 1:
             single = TwoTails(np.zeros(1), np.array(guesses), np.array(boundary), canaries, design)
@@ -287,15 +288,15 @@ def test_the_boundary_is_where_single_counts_would_give_the_best_observed_bound(
             low, high = (middle, high) if p <= 0.01 else (low, middle)
         return low
 
-    best = max(bound(g, w) for g, w in zip(walk.guesses, walk.right, strict=True))
+    _, numbers, right = tail_guesses(scores.members, scores.observed, 60, _RATIO)
+    assert walk.guesses.tolist() == numbers.tolist()
+    best = max(bound(g, w) for g, w in zip(numbers, right, strict=True))
     assert best > 0.5
     for guesses, limit in zip(walk.guesses, walk.boundary, strict=True):
         # The walk rounds the best bound down by 1e-4 of itself.
         assert limit > guesses or bound(guesses, limit) >= best * (1 - 2e-4)
         assert bound(guesses, limit - 1) < best
-    assert walk.p_values(ApproximateDP(0.0, delta))[0] == crossing_probability(
-        walk.guesses, walk.boundary, 120, "coin-flips", ApproximateDP(0.0, delta)
-    )
+    assert (walk.canaries, walk.design, walk.thresholds.size) == (120, "coin-flips", 1)
 
 
 def test_scores_that_show_nothing_have_a_walk_with_p_value_1():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import Estimate, Guesses, NormalNull, Scores, gaussian_shift, simultaneous
+from coalmine.errors import InputError
+from coalmine.stats import METHODS, Estimate, Guesses, NormalNull, Scores, estimate, gaussian_shift, simultaneous
 from coalmine.stats.claim_tests import seem_inverted
 from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon
 from coalmine.stats.one_run import one_run, one_run_curve_p_value, one_run_fdp, one_run_p_value
@@ -19,7 +20,7 @@ from coalmine.stats.rank_tests import (
     two_tailed_tests,
 )
 from coalmine.stats.sequential import SequentialBound
-from coalmine.stats.simultaneous_bound import JointBoundary, claim_families, crossing_probability, first_crossings
+from coalmine.stats.simultaneous_bound import JointBoundary, claim_families, first_crossings, joint_boundary
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 
@@ -89,7 +90,7 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
 @pytest.mark.parametrize("level", [0.3, 0.01])
 def test_the_boundary_is_the_least_count_that_gives_as_large_a_bound(delta, level):
     guesses, right = np.array([4, 9, 16, 30]), np.array([4, 8, 14, 25])
-    test = JointBoundary(np.zeros(1), guesses, right, 60, "fixed", level, delta)
+    boundary = joint_boundary(guesses, right, 60, level, delta)
 
     def single_p_values(counts, epsilon):
         return tail_probability(guesses, counts, 60, ApproximateDP(epsilon, delta), steps=16)
@@ -97,7 +98,7 @@ def test_the_boundary_is_the_least_count_that_gives_as_large_a_bound(delta, leve
     best = max(e for e in np.arange(0, 4, 1e-4) if single_p_values(right, e).min() <= level)
     for i, total in enumerate(guesses):
         p = [single_p_values(np.minimum(guesses, count), best)[i] for count in range(total + 1)]
-        assert test.boundary[i] == next((count for count in range(total + 1) if p[count] <= level), total + 1)
+        assert boundary[i] == next((count for count in range(total + 1) if p[count] <= level), total + 1)
 
 
 def test_fixed_numbers_cost_what_is_stated_and_so_do_canaries_given_away():
@@ -113,7 +114,8 @@ def test_fixed_numbers_cost_what_is_stated_and_so_do_canaries_given_away():
         expected += stats.binom.pmf(given_away, canaries, delta) * factor * q ** max(0, guesses - given_away)
     expected *= (central(least) + 4 * stats.binom.cdf(guesses / 2 - 1, canaries, 0.5)) / central(canaries)
     claim = ApproximateDP(math.log(3), delta)
-    p_value = crossing_probability(np.array([guesses]), np.array([guesses]), canaries, "fixed", claim)
+    test = JointBoundary(np.zeros(1), np.array([guesses]), np.array([guesses]), canaries, "fixed")
+    p_value = test.p_values(claim)[0]
     assert p_value == pytest.approx(expected, rel=1e-9)
 
 
@@ -256,3 +258,38 @@ def test_long_walks_cross_with_the_probability_of_their_sum():
     crossings = first_crossings(guesses, np.array([40_001, limit]), q, np.zeros(1), np.ones(1))
     assert crossings[0] < 1e-15
     assert crossings[1] == pytest.approx(stats.binom.sf(limit - 1, 80_000, q), rel=1e-9)
+
+
+def test_two_tailed_tests_halve_their_numbers_of_guesses_from_half_of_the_canaries():
+    rng = np.random.default_rng(0)
+    scores = Scores(rng.normal(1, 1, 70), rng.normal(0, 1, 60))
+    # Of 130 canaries: 65, 33 and 16 guesses, in pairs.
+    tests = two_tailed_tests(scores, "coin-flips")
+    assert (tests.guesses.tolist(), tests.canaries, tests.weight) == ([16, 32, 64], 130, 1.5)
+    # As many of either side: 60, 30 and, below 16, no more.
+    assert two_tailed_tests(scores, "fixed").guesses.tolist() == [30, 60]
+    assert two_tailed_tests(scores, "coin-flips", 0.75, np.inf).guesses.tolist() == [96]
+    assert two_tailed_tests(Scores(scores.members[:15], scores.observed[:15]), "fixed").guesses.size == 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "methods"),
+    [
+        ({}, "simultaneous gdp gaussian-shift best-threshold"),
+        ({"threshold": 0.5}, "simultaneous clopper-pearson gdp gaussian-shift best-threshold"),
+        ({"design": "coin-flips"}, "simultaneous one-run gdp one-run-fdp gaussian-shift best-threshold"),
+        ({"copies": 2}, "simultaneous"),
+        ({"copies": 2, "design": "coin-flips"}, "simultaneous one-run"),
+        ({"null": NormalNull()}, "exact-null gdp gaussian-shift"),
+        ({"null": NormalNull(), "copies": 2}, "exact-null"),
+    ],
+)
+def test_estimators_run_where_they_apply(terms, methods):
+    rng = np.random.default_rng(0)
+    members, nonmembers = rng.normal(1, 1, 30), rng.normal(0, 1, 30)
+    results = estimate(members, None if "null" in terms else nonmembers, **terms)
+    assert [result.method for result in results] == methods.split()
+    for name in METHODS:
+        if name not in methods.split() and name not in ("split", "plug-in", "gaussian-fit"):
+            with pytest.raises(InputError, match=f"{name} does not apply here: it needs .*; applicable: {methods[:6]}"):
+                estimate(members, None if "null" in terms else nonmembers, methods=[name], **terms)

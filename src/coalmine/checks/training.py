@@ -20,7 +20,7 @@ from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import LEAST_P_VALUE
-from coalmine.vectors import dot, like, product_sums
+from coalmine.vectors import dot, on, pieces
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
@@ -78,10 +78,10 @@ class TrainingChecks:
         update, record = release.vector, self._record()
         roundings = np.maximum(release.rounding, largest_roundings(update, record.layers.starts))
         if inserted is not None:
-            inserted = like(inserted, update)
+            inserted = on(update.device, inserted)
         if self._noise_scale is not None:
             # In units of its own noise, each parameter has the claimed noise.
-            scale = like(self._noise_scale, update)
+            scale = on(update.device, self._noise_scale)
             update = update / scale
             inserted = None if inserted is None else inserted / scale
             roundings = roundings / self._noise_scale[record.layers.starts]
@@ -92,7 +92,11 @@ class TrainingChecks:
         # sizes of its numbers, the signs of the canaries' sum are random. So what else is in the update adds to their
         # product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
         # inverse of the variance of the share.
-        length, (product, variance) = dot(inserted, inserted), product_sums(inserted, update)
+        length, product, variance = dot(inserted, inserted), 0.0, 0.0
+        for piece in pieces(len(update), update.device):  # since all terms would need the memory of a third vector
+            terms = inserted[piece] * update[piece]
+            product += dot(inserted[piece], update[piece])
+            variance += dot(terms, terms)
         if length > 0 and variance > 0:
             share, precision = product * divisor / length, length**2 / (variance * divisor**2)
             first = 1 if self._presence.any() else 0

@@ -17,7 +17,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.vectors import bits_of, device_of, energies, is_half, largest_sizes, pieces, take, to_numpy
+from coalmine.vectors import CPU, dot, on, pieces
 
 THE_UPDATE = "the update"
 """Name of the only tensor if the layers are unknown."""
@@ -114,17 +114,19 @@ class NoiseRecord:
         self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of_round[round]
         if len(self.squares):
-            squares = np.square(to_numpy(update) / unit, dtype=np.float64)
+            squares = np.square(on(CPU, update) / unit, dtype=np.float64)
             self.squares += squares
             self.energies[index] += np.add.reduceat(squares, self.edges)
         else:
-            self.energies[index] += energies(update, self.edges) / unit**2
+            for block, (start, size) in enumerate(zip(self.edges.tolist(), self.block_sizes.tolist(), strict=True)):
+                part = update[start : start + size]
+                self.energies[index, block] += dot(part, part) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         # Of a long training the first and the last rounds are kept.
         kept, middle = len(self.samples), len(self.samples) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
-        self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
+        self.samples[slot] = on(CPU, update[on(update.device, self.coordinates)]) / np.float32(unit)
         self.sampled[slot] = round
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):
@@ -138,7 +140,7 @@ class NoiseRecord:
         """Return for each of `pairs` two vectors of equal length whose noise should be independent."""
         values: dict[str, Floats] = {}
         for name, start, size in zip(self.layers.names, self.layers.starts, self.layers.sizes, strict=True):
-            values[name] = to_numpy(update[start : start + min(size, _SEARCHED)]).astype(np.float64)
+            values[name] = on(CPU, update[start : start + min(size, _SEARCHED)]).astype(np.float64)
         halves: list[tuple[Floats, Floats]] = []
         for kind, name, other in self.pairs:
             numbers = values[name]
@@ -192,11 +194,16 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
         >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
-    largest, stops = largest_sizes(vector, starts), np.append(starts[1:], len(vector))
+    stops, largest = np.append(starts[1:], len(vector)), np.empty(len(starts))
+    for tensor, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        # Two passes without a copy are faster than one over an array of absolute values.
+        part = vector[start:stop]
+        largest[tensor] = max(float(part.max()), -float(part.min()))
     roundings: Floats = np.spacing(largest.astype(np.float32)).astype(np.float64) / 2  # of single precision
     # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
-    first = take(vector, np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1))
-    for tensor, is_single in enumerate((bits_of(first) & (_HALF_STEPS - 1)).any(axis=1).tolist()):
+    places = np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1)
+    first = on(CPU, vector[on(vector.device, places)])
+    for tensor, is_single in enumerate((first.view(np.int32) & (_HALF_STEPS - 1)).any(axis=1).tolist()):
         if not is_single:
             roundings[tensor] = _rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
     return np.maximum(_grid(vector), roundings)
@@ -205,13 +212,14 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
 def _rounding(values: Vector, largest: float) -> float:
     """Return how far rounding may have moved the numbers of a tensor, whose first ones use few bits."""
     single = float(np.spacing(np.float32(largest))) / 2
-    few = np.count_nonzero(to_numpy(values[:_FEW])) < _LEAST_NUMBERS
+    few = np.count_nonzero(on(CPU, values[:_FEW])) < _LEAST_NUMBERS
     if few and int((values != 0).sum()) < _LEAST_NUMBERS:
         return single
-    if _holds(values, is_half):
-        return float(np.spacing(np.float16(largest))) / 2
+    with np.errstate(over="ignore"):
+        if _holds(values, lambda part: np.array_equal(part.astype(np.float16), part)):
+            return float(np.spacing(np.float16(largest))) / 2
     # bfloat16 has the first 16 bits of a float32, the others are 0.
-    if _holds(values, lambda part: not (bits_of(part) & (_BRAIN_STEPS - 1)).any()):
+    if _holds(values, lambda part: not (part.view(np.int32) & (_BRAIN_STEPS - 1)).any()):
         return single * _BRAIN_STEPS
     return single
 
@@ -222,7 +230,7 @@ def _grid(values: Vector) -> float:
     Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse noise
     on updates that were not rounded does not.
     """
-    several = np.sort(np.abs(to_numpy(values[:_SEVERAL]).astype(np.float64)))
+    several = np.sort(np.abs(on(CPU, values[:_SEVERAL]).astype(np.float64)))
     gaps, largest = several[1:] - several[:-1], float(several[-1])
     wide = gaps[gaps > largest / _MOST_STEPS]
     if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
@@ -230,7 +238,7 @@ def _grid(values: Vector) -> float:
     step = largest / round(largest / float(wide.min()))  # a gap of large numbers has a larger relative error
 
     def on_grid(part: Vector) -> bool:
-        steps = to_numpy(part).astype(np.float64) / step
+        steps = part.astype(np.float64) / step
         return float(np.abs(steps - np.round(steps)).max()) < _OFF_GRID
 
     return step if _holds(values, on_grid) else 0.0
@@ -238,4 +246,6 @@ def _grid(values: Vector) -> float:
 
 def _holds(values: Vector, test: Callable[[Vector], bool]) -> bool:
     """Return whether all numbers pass a test: a few, which mostly settle the matter, and then all in pieces."""
-    return test(values[:_FEW]) and all(test(values[part]) for part in pieces(len(values), device_of(values)))
+    if not test(on(CPU, values[:_FEW])):
+        return False
+    return all(test(on(CPU, values[part])) for part in pieces(len(values), values.device))

@@ -28,14 +28,7 @@ from coalmine.claims.accountants import (
     pld_step,
     quiet,
 )
-from coalmine.claims.sampling import (
-    EveryRound,
-    FixedSize,
-    Poisson,
-    Sampling,
-    Schedule,
-    parse_sampling,
-)
+from coalmine.claims.sampling import EveryRound, FixedSize, Poisson, Sampling, Schedule, parse_sampling
 from coalmine.errors import (
     InputError,
     check_count,
@@ -329,22 +322,21 @@ def parse_claim(text: str, *, delta: float) -> Claim:
         text = f"epsilon={float(text)}"
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
     terms = dict(pairs)
-    by_noise = "noise" in terms and terms.keys() <= {"noise", "sampling", "rounds", "accountant"}
-    try:
-        numbers = [float(terms[name]) for name in ("epsilon", "noise", "rounds") if name in terms]
-        if len(terms) < len(pairs) or not (by_noise or terms.keys() == {"epsilon"}) or not np.isfinite(numbers).all():
-            raise ValueError
-    except ValueError:
+    allowed = {"epsilon"} if "epsilon" in terms else {"noise", "sampling", "rounds", "accountant"}
+    number, rounds = math.nan, math.nan
+    with suppress(ValueError, TypeError):
+        number, rounds = float(terms.get("epsilon", terms.get("noise"))), float(terms.get("rounds", "1"))  # type: ignore[arg-type]
+    if len(terms) < len(pairs) or not terms.keys() <= allowed or not math.isfinite(number + rounds):
         raise InputError(
             "a claim must look like noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8, with finite numbers, "
             f"got {text!r}"
-        ) from None
-    if not by_noise:
-        return Claim(epsilon=float(terms["epsilon"]), delta=delta)
+        )
+    if "epsilon" in terms:
+        return Claim(epsilon=number, delta=delta)
     return Claim(
-        noise_multiplier=float(terms["noise"]),
-        sampling=parse_sampling(terms.get("sampling", EveryRound.name)),
-        rounds=check_count("rounds of a claim", float(terms.get("rounds", "1"))),
+        noise_multiplier=number,
+        sampling=terms.get("sampling", EveryRound.name),
+        rounds=check_count("rounds of a claim", rounds),
         delta=delta,
         accountant=terms.get("accountant"),
     )
@@ -461,15 +453,13 @@ def _grouped(schedule: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     rounds: Counter[float] = Counter()
     for noise, count in schedule:
         rounds[noise] += count
-    grouped = [(noise, rounds[noise]) for noise in (0.0, math.inf) if rounds[noise]]
     levels = sorted(noise for noise in rounds if rounds[noise] and 0 < noise < math.inf)
     if len(levels) <= _MAX_NOISE_LEVELS:
         return list(rounds.items())
-    size = -(-len(levels) // _MAX_NOISE_LEVELS)
-    for start in range(0, len(levels), size):
-        group = levels[start : start + size]
-        count = sum(rounds[noise] for noise in group)
+    grouped = [(noise, rounds[noise]) for noise in (0.0, math.inf) if rounds[noise]]
+    for group in np.split(np.array(levels), range(0, len(levels), -(-len(levels) // _MAX_NOISE_LEVELS))[1:]):
+        counts = np.array([rounds[noise] for noise in group])
         # The noise with the same mean 1/σ² composes to the same ε without sampling. With sampling the error is of
         # second order in how much the levels of the group differ.
-        grouped.append((math.sqrt(count / sum(rounds[noise] / noise**2 for noise in group)), count))
+        grouped.append((math.sqrt(counts.sum() / np.sum(counts / group**2)), int(counts.sum())))
     return grouped

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from coalmine.protocol import Vector
-from coalmine.vectors import is_finite
 
 
 def finite_part(vector: Vector) -> tuple[Vector, int]:
@@ -13,7 +14,7 @@ def finite_part(vector: Vector) -> tuple[Vector, int]:
 
     Anybody may do this to a release, so bounds stay valid (post-processing).
     """
-    if is_finite(vector):
+    finite = abs(vector) < math.inf
+    if finite.all():
         return vector, 0
-    finite = np.isfinite(vector)
     return np.where(finite, vector, np.float32(0)), int(np.count_nonzero(~finite))

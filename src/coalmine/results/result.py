@@ -230,11 +230,13 @@ class Result(Showable):
         claim, test = self.claim, self.claim_test
         bound = decisive = next((e for e in self.estimates if e.valid), None)
         if bound is not None and self.joint_bound is not None and bound.epsilon != self.joint_bound:
-            decisive = Estimate.bound(
+            decisive = Estimate(
                 bound.method,
+                self.joint_bound,
                 self.joint_bound,
                 delta=bound.delta,
                 confidence=bound.confidence or 0.0,
+                valid=True,
                 assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
             )
         least = 0.0 if bound is None else bound.epsilon

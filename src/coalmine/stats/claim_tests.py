@@ -117,7 +117,8 @@ class ClaimTests:
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
         if self.nonmembers is None:
-            return known_null_power(test, claim, truth, alpha, by_signs=self._by_signs)
+            detection = KnownNullDetection(test, claim, alpha, by_signs=self._by_signs)
+            return float(np.mean(detection.rejected(truth, _ALL)))
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
@@ -195,6 +196,12 @@ class KnownNullDetection:
         claim: The claim.
         alpha: Significance of all tests together.
         by_signs: Whether nothing is rejected that the signs of the scores do not reject (`DependentNull`).
+
+    Example:
+        >>> test = RankSum(25, None, np.random.default_rng(0), draws=999)
+        >>> detection = KnownNullDetection(test, GaussianDP(10.0), 0.05)  # claims ε = 96 at δ = 1e-5
+        >>> detection.rejected(GaussianDP(20.0), slice(None)).mean()  # ε = 292
+        np.float64(1.0)
     """
 
     def __init__(self, rank_sum: RankSum, claim: Curve, alpha: float, *, by_signs: bool = False) -> None:
@@ -221,20 +228,6 @@ class KnownNullDetection:
         p_values = special.betainc(self._top, self._members - self._top + 1, allowed)
         rejected[~rejected] = (p_values <= self._level_at_ranks).any(axis=1)
         return rejected
-
-
-def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float, *, by_signs: bool = False) -> float:
-    """Return the probability that one of the tests rejects a claim if ``truth`` holds and the null is known.
-
-    See `KnownNullDetection` for the arguments.
-
-    Example:
-        >>> test = RankSum(25, None, np.random.default_rng(0), draws=999)
-        >>> known_null_power(test, GaussianDP(10.0), GaussianDP(20.0), 0.05)  # claims of ε = 96 and ε = 292 at δ = 1e-5
-        1.0
-    """
-    detection = KnownNullDetection(rank_sum, claim, alpha, by_signs=by_signs)
-    return float(np.mean(detection.rejected(truth, _ALL)))
 
 
 def separation(log_fpr: Floats, members: int) -> float:

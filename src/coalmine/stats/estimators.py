@@ -23,21 +23,6 @@ from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import Counts, Estimate, Scores, best_threshold, epsilon_from_counts, plug_in
 from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
 
-METHODS = (
-    "simultaneous",
-    "exact-null",
-    "split",
-    "one-run",
-    "clopper-pearson",
-    "plug-in",
-    "gdp",
-    "one-run-fdp",
-    "gaussian-shift",
-    "gaussian-fit",
-    "best-threshold",
-)
-"""Names of all estimators that `estimate` can run, the recommended one first and valid bounds before estimates."""
-
 CAVEATS: Mapping[str, str] = MappingProxyType(
     {
         "simultaneous": "Many tests, fixed before the scores were seen, at one joint error rate. A lower bound if the "
@@ -73,13 +58,25 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
 
 Estimator = Callable[[], Estimate]
 
+# What each estimator needs of the scores; the recommended one first, and valid bounds before estimates.
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "simultaneous": ("observed non-members",),
+    "exact-null": ("a known null distribution",),
+    "split": ("observed non-members", "one copy"),
+    "one-run": ("observed non-members", "canaries inserted by coin flips (design coin-flips)"),
+    "clopper-pearson": ("a threshold fixed in advance",),
+    "plug-in": ("a threshold fixed in advance",),
+    "gdp": ("one copy",),  # the others would bound the ε of all copies together
+    "one-run-fdp": ("observed non-members", "canaries inserted by coin flips (design coin-flips)", "one copy"),
+    "gaussian-shift": ("one copy",),
+    "gaussian-fit": ("one copy",),
+    "best-threshold": ("observed non-members", "one copy"),
+}
+METHODS = tuple(_NEEDS)
+"""Names of all estimators that `estimate` can run, the recommended one first and valid bounds before estimates."""
+
 # Published estimators, kept for comparisons. They are never the ones to quote, so they run only if asked for by name.
 _ONLY_BY_NAME = ("split", "plug-in", "gaussian-fit")
-_NEEDS = {
-    **dict.fromkeys(("clopper-pearson", "plug-in"), ": it needs a threshold fixed in advance"),
-    **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries inserted by coin flips (design coin-flips)"),
-    "exact-null": ": it needs a known null distribution",
-}
 
 
 def estimate(
@@ -142,8 +139,30 @@ def estimate(
             f"a fixed threshold must be finite, and needs observed non-members of one copy, got {threshold} with "
             f"{copies} copies and null {null}"
         )
-    estimators = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
-    estimates = _run(estimators, methods)
+    given = {
+        "observed non-members": scores.null is None,
+        "a known null distribution": scores.null is not None,
+        "canaries inserted by coin flips (design coin-flips)": design == "coin-flips",
+        "a threshold fixed in advance": threshold is not None,
+        "one copy": check_count("copies", copies) == 1,
+    }
+    terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    tests = partial(simultaneous, scores, **terms, design=design, copies=copies)
+    estimators: dict[str, Estimator] = {
+        "simultaneous": tests,
+        "exact-null": tests,
+        "split": partial(split, scores, **terms),
+        "one-run": partial(one_run, scores, **terms, copies=copies),
+        "gdp": partial(gdp, scores, **terms, design=design),
+        "one-run-fdp": partial(one_run_fdp, scores, **terms),
+        "gaussian-shift": partial(gaussian_shift, scores, **terms),
+        "gaussian-fit": partial(gaussian_fit, scores, **terms),
+        "best-threshold": partial(best_threshold, scores, **terms),
+    }
+    if threshold is not None:
+        estimators |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
+    applicable = [name for name in METHODS if all(given[need] for need in _NEEDS[name])]
+    estimates = _run({name: estimators[name] for name in applicable}, methods)
     if lower_is_member:
         return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in estimates]
     return estimates
@@ -215,8 +234,10 @@ def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> 
         if name not in METHODS:
             raise InputError(f"unknown method {name!r}. {did_you_mean(name, METHODS)}")
         if name not in applicable:
-            reason = _NEEDS.get(name, "")
-            raise InputError(f"method {name} does not apply here{reason}; applicable: {', '.join(applicable)}")
+            needs = " and ".join(_NEEDS[name])
+            raise InputError(
+                f"method {name} does not apply here: it needs {needs}; applicable: {', '.join(applicable)}"
+            )
     if methods is not None:
         return [applicable[name]() for name in methods]
     estimates = []
@@ -234,30 +255,3 @@ def _at_threshold(counts: Counts, delta: float, confidence: float, threshold: fl
     """Return the estimators that need one fixed threshold, by name."""
     exact = partial(epsilon_from_counts, counts, delta=delta, confidence=confidence, threshold=threshold)
     return {"clopper-pearson": exact, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
-
-
-def _applicable(
-    scores: Scores, delta: float, confidence: float, threshold: float | None, design: Design, copies: int
-) -> dict[str, Estimator]:
-    """Return the estimators that apply to these scores by name, in the order of `METHODS`."""
-    terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
-    tests = partial(simultaneous, scores, **terms, design=design, copies=copies)
-    if scores.null is not None:
-        applicable: dict[str, Estimator] = {"exact-null": tests}
-    else:
-        applicable = {"simultaneous": tests}
-        if design == "coin-flips":
-            applicable["one-run"] = partial(one_run, scores, **terms, copies=copies)
-    if copies > 1:
-        return applicable  # the others would bound the ε of all copies together
-    applicable["gdp"] = partial(gdp, scores, **terms, design=design)
-    applicable["gaussian-shift"] = partial(gaussian_shift, scores, **terms)
-    applicable["gaussian-fit"] = partial(gaussian_fit, scores, **terms)
-    if scores.null is None:
-        applicable["split"] = partial(split, scores, **terms)
-        applicable["best-threshold"] = partial(best_threshold, scores, **terms)
-        if design == "coin-flips":
-            applicable["one-run-fdp"] = partial(one_run_fdp, scores, **terms)
-    if threshold is not None:
-        applicable |= _at_threshold(scores.counts(threshold), delta, confidence, threshold)
-    return {name: applicable[name] for name in METHODS if name in applicable}

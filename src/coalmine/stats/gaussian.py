@@ -22,6 +22,13 @@ _STEPS = 200  # of a bisection, at most
 _DRAWS = 2000  # of the moments behind an interval
 _TOO_FAR = 1e150  # standard deviations: squares overflow beyond this, and so would ε
 _FEWEST_VALUES = 8  # for a test of normality
+# ln(1 − p) as a parabola of the statistic below 0.2 and 0.34, then ln p below 0.6 and beyond.
+_TABLE_4_9 = (
+    (-13.436, 101.14, -223.73),
+    (-8.318, 42.796, -59.938),
+    (0.9177, -4.279, -1.38),
+    (1.2937, -5.709, 0.0186),
+)
 
 
 def epsilon_gaussian(sigma: ArrayLike, delta: float) -> Floats:
@@ -72,7 +79,12 @@ def epsilon_gdp(mu: ArrayLike, delta: float) -> Floats:
     if delta == 0:
         return np.where(shift > 0, math.inf, 0.0)
     plain = np.where((shift > 0) & np.isfinite(shift), shift, 1.0)
-    epsilon = _solve(lambda epsilon: _log_delta_gdp(epsilon, plain), plain.shape, delta)
+    # δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)
+    epsilon = _solve(
+        lambda e: _log_gap(e, special.log_ndtr(plain / 2 - e / plain), special.log_ndtr(-plain / 2 - e / plain)),
+        plain.shape,
+        delta,
+    )
     return np.where(shift == 0, 0.0, np.where(np.isinf(shift), math.inf, epsilon))
 
 
@@ -102,14 +114,13 @@ def sigma_gaussian(epsilon: float, delta: float) -> float:
     at = np.array(epsilon)
     # The largest μ = 1/σ that keeps δ; rounded down, so that σ is enough noise.
     mu = largest(
-        lambda mu: float(_log_delta_gdp(at, np.array(mu))) - math.log(delta), floor=math.exp(-60), relative=1e-15
+        lambda m: (
+            float(_log_gap(at, special.log_ndtr(m / 2 - at / m), special.log_ndtr(-m / 2 - at / m))) - math.log(delta)
+        ),
+        floor=math.exp(-60),
+        relative=1e-15,
     )
     return 1 / mu
-
-
-def _log_delta_gdp(epsilon: Floats, mu: Floats) -> Floats:
-    """Return ln δ(ε) of a μ-GDP mechanism: ln(Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ))."""
-    return _log_gap(epsilon, special.log_ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu))
 
 
 def _log_gap(epsilon: Floats, log_p1: Floats, log_p0: Floats) -> Floats:
@@ -344,21 +355,14 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """
     data = np.sort(finite_list("values", values))
     n = data.size
-    std = float(np.std(data, ddof=1)) if n >= _FEWEST_VALUES else 0.0
-    if not 0 < std < np.inf:
+    std = float(np.std(data, ddof=min(1, n - 1)))
+    if n < _FEWEST_VALUES or not 0 < std < np.inf:
         raise NotApplicableError(f"a test of normality needs at least {_FEWEST_VALUES} values that are not all equal")
     z = (data - data.mean()) / std
     odd = 2 * np.arange(1, n + 1) - 1
     statistic = -n - float(np.mean(odd * (special.log_ndtr(z) + special.log_ndtr(-z[::-1]))))
-    a = statistic * (1 + 0.75 / n + 2.25 / n**2)
-    if a >= 13:  # the fitted parabola would rise again
-        p_value = 0.0
-    elif a >= 0.6:
-        p_value = math.exp(1.2937 - 5.709 * a + 0.0186 * a**2)
-    elif a >= 0.34:
-        p_value = math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
-    elif a >= 0.2:
-        p_value = 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
-    else:
-        p_value = 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
+    a = min(statistic * (1 + 0.75 / n + 2.25 / n**2), 13.0)  # the fitted parabola would rise again
+    constant, slope, curvature = _TABLE_4_9[np.searchsorted([0.2, 0.34, 0.6], a, side="right")]
+    tail = math.exp(constant + slope * a + curvature * a**2) * (a < 13)
+    p_value = tail if a >= 0.34 else 1 - tail
     return AndersonDarling(statistic, p_value)

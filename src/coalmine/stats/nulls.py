@@ -346,6 +346,14 @@ def parse_null(text: str | None) -> Null | None:
     return parse_kind(text, kinds, f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
 
 
+_FORMS: dict[type, str] = {
+    CosineNull: "cosine:{0.dim}",
+    NormalNull: "normal:{0.mean!r},{0.std!r}",
+    OrthogonalCosineNull: "orthogonal-cosine:{0.dim}",
+    LikelihoodRatioNull: "likelihood-ratio",
+}
+
+
 def null_text(null: Null) -> str | None:
     """Return the text that `parse_null` reads, or None for a distribution of somebody else's.
 
@@ -353,16 +361,8 @@ def null_text(null: Null) -> str | None:
         >>> null_text(LargestOfNull(OrthogonalCosineNull(900), 20))
         'largest-of:20,orthogonal-cosine:900'
     """
-    match null:
-        case OrthogonalCosineNull():
-            return f"orthogonal-cosine:{null.dim}"
-        case CosineNull():
-            return f"cosine:{null.dim}"
-        case NormalNull():
-            return f"normal:{null.mean!r},{null.std!r}"
-        case LikelihoodRatioNull():
-            return "likelihood-ratio"
-        case LargestOfNull():
-            each = null_text(null.each)
-            return None if each is None else f"largest-of:{null.count},{each}"
-    return None
+    if isinstance(null, LargestOfNull):
+        each = null_text(null.each)
+        return each and f"largest-of:{null.count},{each}"
+    form = _FORMS.get(type(null))
+    return form and form.format(null)

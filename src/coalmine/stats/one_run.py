@@ -16,13 +16,7 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import (
-    TWO_TAILS_WEIGHT,
-    Tests,
-    curve_tail_probability,
-    guessing_scores,
-    tail_guesses,
-)
+from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Tests, curve_tail_probability, guessing_scores, tail_guesses
 from coalmine.stats.scores import COIN_FLIPS, GAUSSIAN, Estimate, Scores
 from coalmine.stats.simultaneous_bound import largest_rejected, significance_levels
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, GroupCurve, group_parameters
@@ -213,7 +207,9 @@ def one_run(scores: Scores | Guesses, *, delta: float = 0.0, confidence: float =
         if by_curve[0] > lower:
             lower, threshold, _ = by_curve
     assumes = COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER
-    return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
+    return Estimate(
+        "one-run", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=True
+    )
 
 
 def one_run_fdp(scores: Scores | Guesses, *, delta: float, confidence: float = 0.95) -> Estimate:
@@ -247,8 +243,8 @@ def one_run_fdp(scores: Scores | Guesses, *, delta: float, confidence: float = 0
     mu, threshold, _ = largest_rejected(families, levels, GaussianDP)
     assumes = f"{COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER}; {GAUSSIAN}"
     lower = float(epsilon_gdp(mu, delta))
-    return Estimate.bound(
-        "one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
+    return Estimate(
+        "one-run-fdp", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold
     )
 
 

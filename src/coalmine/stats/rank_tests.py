@@ -169,7 +169,7 @@ def tail_probability(
     needed = correct - given_away
     tail = np.where(needed > 0, special.betainc(np.maximum(needed, 1), total - correct + 1, q), 1.0)
     if fixed_numbers:
-        tail = tail * fixed_numbers_factor(canaries, total, given_away, q)
+        tail = tail * fixed_numbers_factor(canaries, total, given_away, q, most=total)
     return np.minimum(tail @ mass, 1.0)
 
 
@@ -202,16 +202,16 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
 
 
 def fixed_numbers_factor(
-    canaries: int, guesses: Floats | Ints, given_away: Floats, q: float, *, most: float | None = None
+    canaries: int, guesses: Floats | Ints, given_away: Floats, q: float, *, most: float | Floats
 ) -> Floats:
     """Bound how much likelier a number of right guesses is if exactly half of the canaries are members.
 
     [B(N − 4q(1−q)·R − G) + 4·P(Bin(N, ½) < R′/2)] / B(N) with B(x) = Γ((x+1)/2) / (√π Γ(x/2 + 1)), for N canaries, R
     guesses and G canaries given away (docs/proofs.md, Theorem 2). Close to 1 as long as R is much smaller
-    than N. R′ is ``most``, the largest number of guesses that the same test makes; by default R itself.
+    than N. R′ is ``most``, the largest number of guesses that the same test makes.
     """
     n = float(canaries)
-    few = binomial_cdf((guesses if most is None else most) / 2 - 1, n, 0.5)
+    few = binomial_cdf(most / 2 - 1, n, 0.5)
     central = central_probability(np.maximum(n - 4 * q * (1 - q) * guesses - given_away, 0))
     return np.asarray((central + 4 * few) / central_probability(np.array(n)))
 
@@ -316,11 +316,3 @@ def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.rand
     digest.update(np.searchsorted(nonmembers, members, side="right").astype("<i8").tobytes())
     digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
     return np.random.default_rng([seed, int.from_bytes(digest.digest(), "little")])
-
-
-def halves(members: Floats, nonmembers: Floats, seed: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return two random halves of members and non-members; the second half gets the odd ones."""
-    rng = random_choice(members, nonmembers, seed)
-    m, n = members.size // 2, nonmembers.size // 2
-    members, nonmembers = rng.permutation(members), rng.permutation(nonmembers)
-    return (members[:m], nonmembers[:n]), (members[m:], nonmembers[n:])

@@ -56,7 +56,7 @@ class Estimate:
         ValueError: If a number is negative or NaN, or a valid bound has no ``lower`` or another ``epsilon``.
 
     Example:
-        >>> Estimate.bound("simultaneous", 1.2, delta=1e-5, confidence=0.95, assumes=INDEPENDENT).valid
+        >>> Estimate("simultaneous", 1.2, 1.2, delta=1e-5, confidence=0.95, valid=True, assumes=INDEPENDENT).valid
         True
         >>> Estimate("plug-in", 2.5, delta=1e-5).valid
         False
@@ -81,21 +81,6 @@ class Estimate:
             raise ValueError(f"ε of {self.method} and its ends must be at least 0, got {ends}")
         if self.valid and (self.epsilon != self.lower or self.confidence is None):
             raise ValueError(f"{self.method} is marked as a valid bound without a confidence or a lower end at its ε")
-
-    @classmethod
-    def bound(
-        cls,
-        method: str,
-        lower: float,
-        *,
-        delta: float,
-        confidence: float,
-        assumes: str,
-        threshold: float | None = None,
-        valid: bool = True,
-    ) -> Self:
-        """Return a lower bound, which is also the reported ε."""
-        return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
     def with_stricter(self, lower_at: Callable[[float], float | None]) -> Self:
         """Return this bound together with its values at higher confidences, each of which halves the significance.
@@ -200,8 +185,8 @@ class Counts:
     def __post_init__(self) -> None:
         for name in ("tp", "fn", "fp", "tn"):
             check_count(name, getattr(self, name), least=0)
-        check_count("the number of members", self.members)
-        check_count("the number of non-members", self.nonmembers)
+        check_count("the number of members", self.tp + self.fn)
+        check_count("the number of non-members", self.fp + self.tn)
 
     @property
     def members(self) -> int:
@@ -431,8 +416,8 @@ def epsilon_from_counts(
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    tpr_low, tpr_high = rate_bounds(counts.tp, counts.members, alpha / 2)
-    fpr_low, fpr_high = rate_bounds(counts.fp, counts.nonmembers, alpha / 2)
+    tpr_low, tpr_high = rate_bounds(counts.tp, counts.tp + counts.fn, alpha / 2)
+    fpr_low, fpr_high = rate_bounds(counts.fp, counts.fp + counts.tn, alpha / 2)
     lower = float(epsilon_from_rates(tpr_low, fpr_high, delta))
     upper = float(epsilon_from_rates(tpr_high, fpr_low, delta))
     assumes = f"{INDEPENDENT}; the threshold was fixed before they were seen"

@@ -85,8 +85,7 @@ class EProcess:
                 "coins must be booleans of the same shape as the scores, with at most two dimensions, got "
                 f"{inserted.dtype} of shape {inserted.shape} for scores of shape {values.shape}"
             )
-        columns = values.shape[1] if values.ndim == 2 else 1
-        inserted, values = inserted.reshape(-1, columns), values.reshape(-1, columns)
+        inserted, values = np.atleast_2d(inserted.T).T, np.atleast_2d(values.T).T  # one column per canary of a trial
         start = 0
         while start < len(values):
             # Trials up to the next refit share their bets.
@@ -189,7 +188,7 @@ class SequentialBound(EProcess):
 
     Args:
         delta: The δ at which ε is stated, in [0, 1).
-        claim: A claimed ε to test, which is added to the grid; or None.
+        claim: A claimed ε to test, which is added to the grid; none by default.
 
     Raises:
         InputError: If an argument is out of range.
@@ -207,12 +206,12 @@ class SequentialBound(EProcess):
         (True, True)
     """
 
-    def __init__(self, *, delta: float = 0.0, claim: float | None = None) -> None:
+    def __init__(self, *, delta: float = 0.0, claim: float = math.inf) -> None:
         self.delta = check_delta(delta)
-        self.claim = math.inf if claim is None else check_nonnegative("claim", claim)
         # The next larger number is the same claim, and makes a bound that rejects it exceed the claim.
-        self._tested = np.nextafter(self.claim, math.inf)
-        self.epsilons: Floats = np.union1d(_GRID, [self._tested] if self._tested < math.inf else [])
+        self._tested = np.nextafter(check_nonnegative("claim", claim), math.inf)
+        grid = np.union1d(_GRID, self._tested)
+        self.epsilons: Floats = grid[np.isfinite(grid)]
         super().__init__(self.epsilons, self.delta)
 
     def lower(self, confidence: float = 0.95) -> float:
@@ -223,8 +222,8 @@ class SequentialBound(EProcess):
         """
         # Gamblers are tested in the order of their ε, so that no correction for their number is needed.
         rejected = self.log_peak >= -math.log(1 - check_confidence(confidence))
-        count = rejected.size if rejected.all() else int(np.argmin(rejected))
-        return float(self.epsilons[count - 1]) if count else 0.0
+        count = int(np.argmin(np.append(rejected, False)))
+        return float(np.append(0.0, self.epsilons)[count])
 
     @property
     def p_value(self) -> float:
@@ -248,5 +247,5 @@ class SequentialBound(EProcess):
             confidence: Confidence of the bound, in [0.5, 1).
         """
         lower = self.lower(confidence)
-        bound = Estimate.bound("anytime", lower, delta=self.delta, confidence=confidence, assumes=ANYTIME)
+        bound = Estimate("anytime", lower, lower, delta=self.delta, confidence=confidence, assumes=ANYTIME, valid=True)
         return bound.with_stricter(self.lower)

@@ -15,20 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Self
 
 import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import (
-    InputError,
-    NotApplicableError,
-    check_confidence,
-    check_count,
-    check_delta,
-)
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -38,7 +32,7 @@ from coalmine.stats.rank_tests import (
     central_probability,
     fixed_numbers_factor,
     guessing_scores,
-    halves,
+    random_choice,
     tail_guesses,
     tail_probability,
     threshold_tests,
@@ -98,7 +92,9 @@ def simultaneous(
     method, assumes = "simultaneous", _ASSUMES[design]
     if scores.null is not None:
         method, assumes = "exact-null", f"{INDEPENDENT}; their null distribution is exact"
-    return Estimate.bound(method, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
+    return Estimate(
+        method, lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=True
+    )
 
 
 def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidence: float = 0.95) -> float:
@@ -198,9 +194,7 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Desig
     families = claim_families(scores, design, GaussianDP(0.0))
     mu, threshold, _ = largest_rejected(families, significance_levels(families, alpha), GaussianDP)
     lower, assumes = float(epsilon_gdp(mu, delta)), f"{_ASSUMES[design]}; {GAUSSIAN}"
-    return Estimate.bound(
-        "gdp", lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=False
-    )
+    return Estimate("gdp", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
 
 
 def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed: int = 0) -> Estimate:
@@ -232,10 +226,11 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     alpha = 1 - check_confidence(confidence)
     if min(scores.members.size, scores.observed.size) < 2:
         raise NotApplicableError("split needs at least two members and two non-members")
-    first: list[Tests] = []
-    second: list[Tests] = []
-    for tests, half in zip((first, second), halves(scores.members, scores.observed, seed), strict=True):
-        tests += [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
+    rng = random_choice(scores.members, scores.observed, seed)
+    members, nonmembers = rng.permutation(scores.members), rng.permutation(scores.observed)
+    m, n = members.size // 2, nonmembers.size // 2  # the second half gets the odd ones
+    halves = Scores(members[:m], nonmembers[:n]), Scores(members[m:], nonmembers[n:])
+    first, second = ([two_tailed_tests(half, "fixed"), threshold_tests(half)] for half in halves)
     _, _, best = largest_rejected(first, [alpha, alpha], lambda epsilon: ApproximateDP(epsilon, delta), relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
@@ -244,7 +239,9 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
         i = min(best[1], family.thresholds.size - 1)
         lower = largest(lambda epsilon: float(family.margins(ApproximateDP(epsilon, delta), alpha)[i]))
         threshold = float(family.thresholds[i])
-    return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
+    return Estimate(
+        "split", lower, lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold, valid=True
+    )
 
 
 def largest_rejected(
@@ -273,11 +270,11 @@ def largest_rejected(
 
 def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
     """Return the smallest joint significance at which some test rejects the claim."""
-    p_values = [1.0]
+    p_value = 1.0
     for family, share in zip(families, significance_levels(families, 1.0), strict=True):
         if family.thresholds.size:
-            p_values.append(float(np.min(family.p_values(claim))) / share)
-    return min(p_values)
+            p_value = min(p_value, float(np.min(family.p_values(claim))) / share)
+    return p_value
 
 
 def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
@@ -300,9 +297,11 @@ def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float
 
 def significance_levels(families: Sequence[Tests], alpha: float) -> list[float]:
     """Return the significance of one test of each family: ``alpha`` split by weight, then evenly within a family."""
-    sizes = [family.thresholds.size for family in families]
-    total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)
-    return [alpha * family.weight / total / size if size else 0.0 for family, size in zip(families, sizes, strict=True)]
+    sizes = np.array([family.thresholds.size for family in families])
+    weights = np.array([family.weight for family in families]) * (sizes > 0)
+    # A family without tests gets nothing; if none has any, there is nothing to divide.
+    levels: list[float] = (alpha * weights / max(weights.sum(), 1e-300) / np.maximum(sizes, 1)).tolist()
+    return levels
 
 
 # Between neighboring numbers of guesses. Finer grids gain nothing: neighboring counts are almost the same.
@@ -324,11 +323,9 @@ class JointBoundary(Tests):
 
     thresholds: Floats
     guesses: Ints
-    right: Ints
+    boundary: Ints
     canaries: int
     design: Design
-    level: float
-    delta: float
     weight: float = TWO_TAILS_WEIGHT
 
     @classmethod
@@ -340,68 +337,56 @@ class JointBoundary(Tests):
         # The score to report: at the number of guesses that bounds ε best, leaving δ aside.
         rate = np.where(right > 0, special.betaincinv(np.maximum(right, 1), guesses - right + 1, level), 0.0)
         best = np.argsort(-rate, kind="stable")[:1]
-        return cls(thresholds[best], guesses, right, canaries, design, level, delta, TWO_TAILS_WEIGHT * kept)
-
-    @cached_property
-    def boundary(self) -> Ints:
-        """Number of right guesses that counts as a crossing, for each number of guesses."""
-        guesses = self.guesses
-
-        # Of each number of guesses alone; coarse ones, since they only define the boundary.
-        p_values = partial(tail_probability, guesses, canaries=self.canaries, steps=16)
-        # Rounded down, which moves the boundary down and the p-value up.
-        with np.errstate(divide="ignore"):
-            best = largest(
-                lambda epsilon: float(
-                    np.log(np.min(p_values(self.right, claim=ApproximateDP(epsilon, self.delta))) / self.level)
-                ),
-                relative=1e-4,
-            )
-        claim = ApproximateDP(best, self.delta)
-        # A bisection for the least number of right guesses that rejects as much; one more than the number of guesses
-        # where not even right guesses alone do.
-        low, high = np.zeros_like(guesses), guesses + 1
-        while np.any(searching := low < high):
-            middle = (low + high) // 2
-            rejected = p_values(np.minimum(middle, guesses), claim=claim) <= self.level
-            high = np.where(searching & rejected, middle, high)
-            low = np.where(searching & ~rejected, middle + 1, low)
-        # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
-        return high if np.any(self.right >= high) else np.zeros_like(high)
+        boundary = joint_boundary(guesses, right, canaries, level, delta)
+        return cls(thresholds[best], guesses, boundary, canaries, design, TWO_TAILS_WEIGHT * kept)
 
     def p_values(self, claim: Curve) -> Floats:
-        """Return the p-value of the test, shape (1,); the claim must be an `ApproximateDP`."""
+        """Return the p-value of the test, shape (1,); the claim must be an `ApproximateDP`.
+
+        It is an upper limit on the probability that the walk is on or above its boundary at any of the numbers of
+        guesses (Theorem 2).
+        """
         assert isinstance(claim, ApproximateDP)  # Theorem 2 is about single (ε, δ) only
-        probability = crossing_probability(self.guesses, self.boundary, self.canaries, self.design, claim)
-        return np.full(self.thresholds.size, probability)
+        q = float(special.expit(claim.epsilon))
+        given_away, mass = binomial_steps(self.canaries, claim.delta)
+        cost = np.ones(self.guesses.size)
+        if self.design == "fixed":
+            most = float(self.guesses[-1])
+            cost = fixed_numbers_factor(self.canaries, self.guesses, np.zeros(1), q, most=most)
+            # κ with g canaries given away over κ with none is at most B(y − g)/B(y), where y = N − 4q(1−q)·R: B is
+            # log-convex, so the ratio is largest at the largest number of guesses. For g > y nothing better than
+            # 1/P(K = n) is known.
+            least = np.array(self.canaries - 4 * q * (1 - q) * most)
+            ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(least)
+            unknown = 1 / central_probability(np.array(float(self.canaries)))
+            mass = mass * np.where(given_away <= least, ratio, unknown)
+        probability = float(first_crossings(self.guesses, self.boundary, q, given_away, mass) @ cost)
+        return np.full(self.thresholds.size, min(1.0, probability))
 
 
-def crossing_probability(guesses: Ints, boundary: Ints, canaries: int, design: Design, claim: ApproximateDP) -> float:
-    """Bound the probability that the right guesses reach a boundary under (ε, δ)-DP (Theorem 2).
-
-    Args:
-        guesses: Numbers of guesses, increasing, shape (k,).
-        boundary: Number of right guesses that counts as a crossing, for each number of guesses.
-        canaries: Number of canaries.
-        design: How members were chosen; if ``"fixed"``, half of the canaries are members.
-        claim: The claim.
-
-    Returns:
-        The probability that the walk is on or above its boundary at any of the numbers of guesses, at most 1.
-    """
-    q = float(special.expit(claim.epsilon))
-    given_away, mass = binomial_steps(canaries, claim.delta)
-    cost = np.ones(guesses.size)
-    if design == "fixed":
-        most = float(guesses[-1])
-        cost = fixed_numbers_factor(canaries, guesses, np.zeros(1), q, most=most)
-        # κ with g canaries given away over κ with none is at most B(y − g)/B(y), where y = N − 4q(1−q)·R: B is
-        # log-convex, so the ratio is largest at the largest number of guesses. For g > y nothing better than
-        # 1/P(K = n) is known.
-        least = np.array(canaries - 4 * q * (1 - q) * most)
-        ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(least)
-        mass = mass * np.where(given_away <= least, ratio, 1 / central_probability(np.array(float(canaries))))
-    return min(1.0, float(first_crossings(guesses, boundary, q, given_away, mass) @ cost))
+def joint_boundary(guesses: Ints, right: Ints, canaries: int, level: float, delta: float) -> Ints:
+    """Return the number of right guesses that counts as a crossing, for each number of guesses."""
+    if guesses.size == 0:
+        return guesses
+    # Of each number of guesses alone; coarse ones, since they only define the boundary.
+    p_values = partial(tail_probability, guesses, canaries=canaries, steps=16)
+    # Rounded down, which moves the boundary down and the p-value up.
+    with np.errstate(divide="ignore"):
+        best = largest(
+            lambda epsilon: float(np.log(np.min(p_values(right, claim=ApproximateDP(epsilon, delta))) / level)),
+            relative=1e-4,
+        )
+    claim = ApproximateDP(best, delta)
+    # A bisection for the least number of right guesses that rejects as much; one more than the number of guesses
+    # where not even right guesses alone do.
+    low, high = np.zeros_like(guesses), guesses + 1
+    while np.any(searching := low < high):
+        middle = (low + high) // 2
+        rejected = p_values(np.minimum(middle, guesses), claim=claim) <= level
+        high = np.where(searching & rejected, middle, high)
+        low = np.where(searching & ~rejected, middle + 1, low)
+    # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
+    return high * int(np.any(right >= high))
 
 
 def first_crossings(guesses: Ints, boundary: Ints, q: float, given_away: Floats, mass: Floats) -> Floats:
@@ -468,9 +453,9 @@ def _binomial(trials: int, rate: float) -> tuple[int, Floats]:
     reach = 9 * math.sqrt(trials * rate * (1 - rate)) + 30
     low, high = max(0, int(trials * rate - reach)), min(trials, int(trials * rate + reach))
     k = np.arange(low, high + 1.0)
-    log_odds = math.log(rate) - math.log1p(-rate) if 0 < rate < 1 else math.inf
-    if log_odds == math.inf:
+    if rate == 1:
         return trials, np.ones(1)
+    log_odds = math.log(rate) - math.log1p(-rate)
     return low, np.exp(_log_choose(trials)[low : high + 1] + k * log_odds + trials * math.log1p(-rate))
 
 

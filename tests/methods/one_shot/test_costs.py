@@ -9,7 +9,7 @@ import pytest
 from coalmine import OneShot
 from coalmine.cli import console
 from coalmine.errors import CanaryWarning
-from coalmine.methods.one_shot.canaries import extra_noise, warn_if_crowded, warn_if_loud
+from coalmine.methods.one_shot.canaries import extra_noise, warn_if_crowded
 from coalmine.protocol import Audit, View
 from coalmine.simulation.settings import TrainingSettings
 
@@ -75,12 +75,13 @@ def test_more_canaries_than_clients_cause_a_warning_that_says_what_to_do():
 
 
 def test_more_noise_from_canaries_than_from_the_mechanism_causes_a_warning():
-    with pytest.warns(CanaryWarning, match=r"300 canaries in 1,000 dimensions.*1\.5 times"):
-        warn_if_loud(300, dim=1000, noise_multiplier=0.5)
+    audit = OneShot(1000, rounds=1, canaries=250, participation="every-round")
+    with pytest.warns(CanaryWarning, match=r"250 canaries in 1,000 dimensions.*1\.5 times"):
+        audit.joins(clients=None, noise_multiplier=0.45)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_if_loud(250, dim=1000, noise_multiplier=0.5)
-        warn_if_loud(250, dim=1000, noise_multiplier=0.0)
+        audit.joins(clients=None, noise_multiplier=0.5)
+        audit.joins(clients=None, noise_multiplier=0.0)
 
 
 def test_the_audit_counts_the_canaries_of_its_fullest_round_and_only_those_it_inserts():

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.one_shot import hadamard
+from coalmine.methods.one_shot import families
 from coalmine.methods.one_shot.canaries import draw_members
-from coalmine.methods.one_shot.hadamard import HadamardCanaries, transform, transform_length
-from coalmine.methods.one_shot.scores import cosine_null, cosines
+from coalmine.methods.one_shot.families import HadamardCanaries, transform
+from coalmine.methods.one_shot.scores import compared, cosine_null
 from coalmine.stats import Scores
 from coalmine.stats.rank_tests import threshold_tests
 from coalmine.stats.tradeoff import ApproximateDP
-from coalmine.vectors import norm
 
 
 def all_of(canaries):
@@ -70,7 +69,7 @@ def test_the_transform_is_a_product_of_a_hartley_and_a_hadamard_matrix(length, o
 
 def test_the_transform_covers_nearly_all_coordinates():
     for dim in [*range(2, 3000), 8191, 8193, 10**6, 2**27 - 1]:
-        length = transform_length(dim)
+        length = HadamardCanaries(dim=dim, count=2, seed=0)._first.stop
         assert dim * 31 / 32 < length <= dim
         assert length // 64 < (length & -length) or length < 64  # q · 2ʲ with q < 64
 
@@ -122,13 +121,14 @@ def test_the_exact_null_fits_releases_that_ignore_the_canaries_in_awkward_dimens
 
     The tests leave out the floor that the random signs put on p-values: the null itself must fit.
     """
-    monkeypatch.setattr(hadamard, "_LEAST_LAST", least_last)
+    monkeypatch.setattr(families, "_LEAST_LAST", least_last)
     alarms, draw = 0, np.random.default_rng(dim)
     for seed in range(400):
         update = RELEASES[shape](draw, dim).astype(np.float32)
         updates = HadamardCanaries(dim=dim, count=2 * canaries, seed=seed)
         members = draw_members(canaries, design="coin-flips" if seed % 2 else "fixed", seed=seed)
-        scores = cosines(updates, update, norm(update))[members]
+        dots, lengths, _ = compared(updates, update, float(np.linalg.norm(update)))
+        scores = (dots / lengths)[members]
         tests = replace(threshold_tests(Scores(scores, null=cosine_null(updates))), floor=0.0)
         alarms += tests.p_values(ApproximateDP(0.0, 1e-5)).min() <= 0.05 / tests.rank.size
     assert alarms < 42
@@ -139,7 +139,7 @@ def test_two_numbers_side_by_side_do_not_give_pairs_of_canaries_the_same_magnitu
 
     After T₁ alone the energy lies in every other residue, which canaries 2i and 2i + 1 see alike.
     """
-    monkeypatch.setattr(hadamard, "_LEAST_LAST", 1)
+    monkeypatch.setattr(families, "_LEAST_LAST", 1)
     update = np.eye(1, 8191, 0, dtype=np.float32)[0] + np.eye(1, 8191, 1, dtype=np.float32)[0]
     dots = np.array([HadamardCanaries(dim=8191, count=64, seed=seed).dots(update) for seed in range(100)])
     assert abs(np.corrcoef(dots[:, ::2].ravel() ** 2, dots[:, 1::2].ravel() ** 2)[0, 1]) < 0.15
@@ -164,7 +164,7 @@ def test_scores_have_the_variance_of_a_uniform_direction_if_k_divides_the_dimens
         fixed = canaries._draw(0, 8) * np.int8(2) & 6  # the bits of S₁ and S₂
         for pattern in range(256):
             last = np.unpackbits(np.array([pattern], np.uint8)).astype(np.int8) << 3
-            monkeypatch.setattr(canaries, "_bytes", {None: fixed | last})
+            monkeypatch.setattr(canaries, "_bytes", {"cpu": fixed | last})
             squares.append(canaries.dots(update) ** 2)
         np.testing.assert_allclose(np.mean(squares, axis=0), 1 / 8, rtol=1e-6)
 

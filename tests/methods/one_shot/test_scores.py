@@ -7,8 +7,7 @@ import pytest
 
 from coalmine import OneShot
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.scores import SCORES, Score, find_score
-from coalmine.methods.one_shot.views import parse_view
+from coalmine.methods.one_shot.scores import SCORES, Score, find_score, parse_view
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
+import numpy as np
 import pytest
 
-from coalmine.errors import InputError
-from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
+from coalmine import InputError, OneShot
+from coalmine.methods.one_shot.scores import ADVERSARIES, VIEWS, parse_view
 from coalmine.protocol import View
 
 
@@ -23,13 +24,14 @@ def test_a_misspelled_view_has_a_suggestion():
         parse_view("update")
 
 
-def test_views_that_compare_models_need_the_initial_one():
-    views = ("final", "final-change", "updates", "every:5", "rounds:3,9")
-    assert [view for view in views if needs_initial(view)] == ["final-change", "every:5", "rounds:3,9"]
-    assert [view for view in views if shows_one_release(parse_view(view))] == ["final", "final-change"]
+@pytest.mark.parametrize("view", ["final", "final-change", "updates", "every:2", "rounds:0,1"])
+def test_views_that_compare_models_need_the_initial_one(view):
+    compares = view not in ("final", "updates")
+    OneShot(500, rounds=3, canaries=10, view=view, initial=np.zeros(500) if compares else None)
+    with pytest.raises(InputError, match="does not compare" if not compares else "pass initial="):
+        OneShot(500, rounds=3, canaries=10, view=view, initial=None if compares else np.zeros(500))
 
 
 def test_every_view_describes_its_adversary():
-    assert adversary("updates") == "sees every round's noisy average"
-    assert adversary("every:5") == "sees the model after every 5 rounds and the final model"
-    assert "3,9" in adversary("rounds:3,9")
+    assert list(ADVERSARIES) == [view.partition(":")[0] for view in VIEWS]
+    assert ADVERSARIES["every"].format("5") == "sees the model after every 5 rounds and the final model"

@@ -22,7 +22,7 @@ from coalmine.integrations.flower.replay import (
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
 from coalmine.protocol import Audit, Contribution
-from coalmine.vectors import flat, to_numpy
+from coalmine.vectors import CPU, flat, on
 
 # What a held-out canary sends, in clip norms. Flower's clipping divides by the norm of an update, so it must not be 0.
 # Inserted canaries are shorter by twice as much, so that the two differ by no more than the clip norm.
@@ -233,7 +233,7 @@ class CanaryGrid(Grid):
         models = dict.fromkeys(asked, layout.nudged(model, step))
         for audit, contribution in planted.items():
             for seat, update in contribution.one_by_one():
-                moved = layout.moved(_arrays(asked[audit, seat]), to_numpy(flat(update)) * np.float32(scale))
+                moved = layout.moved(_arrays(asked[audit, seat]), on(CPU, flat(update)) * np.float32(scale))
                 models[audit, seat] = moved
         replies = []
         array_name, metric_name = self._record_names

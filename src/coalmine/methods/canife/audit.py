@@ -20,7 +20,7 @@ from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
 from coalmine.seeds import generator
 from coalmine.stats import gaussian_shift
-from coalmine.vectors import VectorKind, flat, to_numpy
+from coalmine.vectors import CPU, VectorKind, flat, on
 
 Mode = Literal["frozen", "running"]
 
@@ -164,7 +164,7 @@ class Canife(Audit):
     def record(self, release: Release) -> None:
         """Score every canary, present or not, in a round's sum, or record the model."""
         if release.kind == "model":
-            self._model = np.array(to_numpy(flat(release.vector)))
+            self._model = np.array(on(CPU, flat(release.vector)))
             return
         if self._frozen == (release.trial is None):
             return
@@ -177,7 +177,7 @@ class Canife(Audit):
         if release.divisor is None:
             raise InputError(f"CANIFE scores the sum of {where}: pass divisor=, what it was divided by")
         # Scores are linear in the sum, which is the released mean times its divisor.
-        scores = self._crafted.scores(to_numpy(flat(release.vector))) * check_positive("divisor", release.divisor)
+        scores = self._crafted.scores(on(CPU, flat(release.vector))) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
             raise InputError(f"the update of {where} must be finite, got NaN or infinity")
         self._scores[row], self._sigmas[row] = scores, self._crafted.effective_sigma

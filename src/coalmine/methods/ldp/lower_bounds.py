@@ -110,13 +110,9 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
         delta: δ at which ε is stated.
         confidence: Confidence of each bound by itself.
     """
-    quoted = Estimate.bound(
-        "ldp",
-        shared_bound(trials, delta=delta, confidence=confidence),
-        delta=delta,
-        confidence=confidence,
-        assumes=ASSUMES,
-    ).with_stricter(lambda level: shared_bound(trials, delta=delta, confidence=level))
+    lower = shared_bound(trials, delta=delta, confidence=confidence)
+    quoted = Estimate("ldp", lower, lower, delta=delta, confidence=confidence, valid=True, assumes=ASSUMES)
+    quoted = quoted.with_stricter(lambda level: shared_bound(trials, delta=delta, confidence=level))
     bounds = _bounds(trials, delta, dict.fromkeys(SHARES, 1 - confidence))
     together = replace(plug_in(total_counts(trials), delta=delta), assumes=ASSUMES)
     epsilons = empirical_epsilons(trials, delta)

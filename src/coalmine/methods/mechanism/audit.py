@@ -22,9 +22,9 @@ from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_nonnegative
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.methods.one_shot.canaries import check_room, draw_members, family_for, update_canaries
+from coalmine.methods.one_shot.canaries import FAMILIES, choose_family, draw_members
 from coalmine.methods.one_shot.families import UpdateCanaries
-from coalmine.methods.one_shot.scores import cosine_null, cosines
+from coalmine.methods.one_shot.scores import compared, cosine_null
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
@@ -142,9 +142,8 @@ def check_mechanism(
     # Inserted and held-out canaries fill two fifths of the dimensions, so all of them can be orthogonal.
     canaries = min(1000, max(1, dim // 5)) if canaries is None else check_count("canaries", canaries)
     applied = partial(_applied, mechanism, dim)
-    family = family_for(dim, 2 * canaries)
-    check_room(family, dim, 2 * canaries)
-    updates = update_canaries(family, dim=dim, count=2 * canaries, seed=seed)
+    family = choose_family(None, dim, 2 * canaries)
+    updates = FAMILIES[family](dim=dim, count=2 * canaries, seed=seed)
     inserted = draw_members(canaries, design="fixed", seed=seed)
     # Over √dim, updates of ℓ₂ norm 1 have an ℓ₁ norm of 1 at most.
     length = {"l2": 1.0, "l1": dim**-0.5}[norm]
@@ -211,7 +210,8 @@ def _first_scores(
     elif largest > 1e15:  # a cosine has no units, and squares must stay finite
         released = released / largest
     length = float(np.linalg.norm(released.astype(np.float64)))
-    return cosines(updates, released.astype(np.float32), length), largest == 0
+    dots, lengths, _ = compared(updates, released.astype(np.float32), length)
+    return dots / lengths, largest == 0
 
 
 def _applied(mechanism: MechanismFunction, dim: int, total: Vector) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -26,24 +26,22 @@ from coalmine.claims.sampling import (
     Sampling,
     parse_sampling,
 )
-from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
-from coalmine.layers import Layers, LayerSpec
+from coalmine.errors import CanaryWarning, InputError, check_count, check_kind, check_number, check_positive
+from coalmine.layers import Layers, LayerSpec, read_model
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.canaries import (
     FAMILIES,
     CanarySet,
     PlantedCanaries,
-    check_room,
+    choose_family,
     clip_scale,
-    family_for,
+    extra_noise,
     largest_clip_norm,
     noise_scale,
     warn_if_crowded,
-    warn_if_loud,
 )
-from coalmine.methods.one_shot.scores import SCORES, find_score
+from coalmine.methods.one_shot.scores import ADVERSARIES, SCORES, SMALLEST_REMAINDER, find_score, parse_view
 from coalmine.methods.one_shot.strata import StrataEvidence
-from coalmine.methods.one_shot.views import adversary, needs_initial, parse_view, shows_one_release
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
@@ -51,7 +49,7 @@ from coalmine.results.verdict import USER, Finding
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor, like, norm, to_numpy
+from coalmine.vectors import CPU, AnyVector, VectorKind, check_flat, dot, flat, on
 
 _LOGGED = ("planted", "observed", "aborted", "norms", "clip_norms")  # one entry per round each
 
@@ -129,7 +127,9 @@ class OneShot(Audit):
         noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.dim, self._kind, tensors = _read_model(model)
+        model = list(model) if isinstance(model, Iterator) else model  # module.parameters() can be read only once
+        self.dim, tensors = read_model(model)
+        self._kind = VectorKind.of(model)
         self.rounds = check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
@@ -145,24 +145,18 @@ class OneShot(Audit):
         self._rates = [self.participation.expected(count, self.rounds, t) / count for t in range(self.rounds)]
         self._drawn: dict[int, Ints] = {}  # canaries of each round, where the training draws them itself
         self._largest_draw: FixedSize | None = None
-        self.family: str = family or family_for(self.dim, count)
-        check_room(self.family, self.dim, count)
+        self.family: str = choose_family(family, self.dim, count)
         known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
         self._noise_scale: Vector | None = None
         if noise_per_layer is not None:
             self._noise_scale = noise_scale(noise_per_layer, known_layers)
-        self._draw_canaries(known_layers, scale=self._noise_scale)
+        self._drawn_as: Any = {"dim": self.dim, "canaries": self.canaries, "design": design, "seed": self.seed}
+        self._canaries = CanarySet(family=self.family, layers=known_layers, scale=self._noise_scale, **self._drawn_as)
         self.members = self._canaries.members
         self._plants = True
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
-
-    def _draw_canaries(self, layers: Layers | None, scale: Vector | None) -> None:
-        self._canaries = CanarySet(
-            dim=self.dim, canaries=self.canaries, family=self.family, design=self.design, layers=layers,
-            seed=self.seed, scale=scale,
-        )  # fmt: skip
 
     def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
@@ -178,12 +172,11 @@ class OneShot(Audit):
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
         layers, scale, noise = self._canaries.layers, self._canaries.scale, self._noise_scale
         self._names = () if layers is None else tuple(layers.names)
-        if needs_initial(view) != (initial is not None):
-            raise InputError(
-                f"the view {view} compares models: pass initial=, the model before the first round"
-                if initial is None
-                else f"the view {view} does not compare models: leave out initial="
-            )
+        compares = view not in ("final", "updates")
+        if compares and initial is None:
+            raise InputError(f"the view {view} compares models: pass initial=, the model before the first round")
+        if initial is not None and not compares:
+            raise InputError(f"the view {view} does not compare models: leave out initial=")
         self._initial: Vector | None = None
         if initial is not None:
             start = check_flat(flat(initial, self._names), "the initial model", self.dim)
@@ -209,7 +202,11 @@ class OneShot(Audit):
         if noise is not None:
             self._weights = noise**-2 if scale is None else scale / noise**2
         self._checks = TrainingChecks(self.dim, self.rounds, self.seed, layers, noise)
-        self._seconds, self._finished = 0.0, False
+        names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
+        self._config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
+        if self.noise_per_layer is not None:
+            self._config["noise_per_layer"] = self.noise_per_layer
+        self._finished = False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
@@ -256,7 +253,14 @@ class OneShot(Audit):
         due = self.canaries * max(self._rates)
         if clients is not None:
             warn_if_crowded(due, clients)
-        warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
+        if noise_multiplier > 0 and due > self.dim * noise_multiplier**2:
+            factor = 1 + extra_noise(due, dim=self.dim, noise_multiplier=noise_multiplier)
+            warnings.warn(
+                f"{due:,.4g} canaries in {self.dim:,} dimensions make the noise of a round {factor:.2g} times as "
+                "large, which costs accuracy: use fewer canaries. `coalmine plan` shows how many you need",
+                CanaryWarning,
+                stacklevel=2,
+            )
 
     def describe(
         self,
@@ -276,7 +280,7 @@ class OneShot(Audit):
                 scale = clip_scale(clip_norms, named)
             stratified = named if known is None and stratify and not self._planted.any() else known
             if clip_norms is not None or stratified is not known:
-                self._draw_canaries(stratified, scale)
+                self._canaries = CanarySet(family=self.family, layers=stratified, scale=scale, **self._drawn_as)
                 self._watch(self.view, self.score, self._initial)
             if known is None:
                 self._checks.layers = named
@@ -303,7 +307,7 @@ class OneShot(Audit):
         Args:
             round: The round, counted from 0.
             clip_norm: Clip norm of the round, infinite if the training does not clip.
-            trial: Number of a frozen round, in which this audit takes no part.
+            trial: None, since this audit asks for no frozen rounds.
 
         Returns:
             The canaries, or None if another audit inserts them.
@@ -312,9 +316,6 @@ class OneShot(Audit):
             InputError: If plant was already called for the round, if it is not part of the training, or if
                 nothing is clipped and the audit has no ``norm``.
         """
-        if trial is not None:
-            return None
-        start = time.perf_counter()
         if self._finished:
             raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
         if check_count("round", round, least=0) >= self.rounds:
@@ -329,7 +330,7 @@ class OneShot(Audit):
             )
         if not check_number("clip_norm", clip_norm) > 0:
             raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
-        length = clip_norm if self.norm is None else min(clip_norm, self.norm)
+        length = min(clip_norm, math.inf if self.norm is None else self.norm)
         if math.isinf(length):
             raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
         present = self._present(round)
@@ -340,7 +341,6 @@ class OneShot(Audit):
             # They count as the expected number of clients: the actual one would reveal how many are inserted.
             planted = self._canaries.planted(present, length, self._rates[round] * self.canaries, self._kind)
             self._inserted = (round, planted)
-        self._seconds += time.perf_counter() - start
         return planted
 
     def record(self, release: Release) -> None:
@@ -350,9 +350,7 @@ class OneShot(Audit):
             InputError: If the view does not see this release, if plant was not called for the round, if it was already
                 observed, or if the vector has the wrong shape, is not finite, or did not change.
         """
-        if release.trial is not None:
-            return
-        start, round = time.perf_counter(), release.round
+        round = release.round
         vector = check_flat(flat(release.vector, self._names), f"the release of round {round}", self.dim)
         release = replace(release, vector=vector)
         for_checks = self._plants and release.kind == "update"
@@ -366,7 +364,6 @@ class OneShot(Audit):
             del inserted
         if not for_checks or self._view.kind == "update":
             self._score(release)
-        self._seconds += time.perf_counter() - start
 
     def _score(self, release: Release) -> None:
         """Add a release to the scores."""
@@ -381,10 +378,10 @@ class OneShot(Audit):
             raise InputError(f"round {round} was already observed: call observe once per release")
         if not self._planted[round]:
             raise InputError(f"plant was not called for round {round}: call it before observe")
-        change = vector if self._previous is None else vector - like(self._previous, vector)
+        change = vector if self._previous is None else vector - on(vector.device, self._previous)
         if self._weights is not None:
-            change = change * like(self._weights, change)
-        length = norm(change)
+            change = change * on(change.device, self._weights)
+        length = math.sqrt(dot(change, change))
         epochs = self.participation
         ends_epoch = isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
         if length == 0 and self._due.any():
@@ -409,7 +406,7 @@ class OneShot(Audit):
             self._evidence.end_epoch()
         self._observed[round] = True
         self._due = np.zeros_like(self._due)
-        if self._previous is not None and not shows_one_release(self._view):
+        if self._previous is not None and (self._view.every is not None or self._view.at):
             self._previous = copy.deepcopy(vector)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
@@ -441,11 +438,10 @@ class OneShot(Audit):
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Record an aborted round: it counts as one without canaries."""
-        if trial is None:
-            self.discard(round)
-            self._planted[round] = self._aborted[round] = True
-            if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
-                self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
+        self.discard(round)
+        self._planted[round] = self._aborted[round] = True
+        if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
+            self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
         """Return the canaries of a round, inserted and held out; all of them if the training draws.
@@ -453,7 +449,7 @@ class OneShot(Audit):
         With a fixed number of inserted canaries, all of which are in every round, the number of nodes is known anyway,
         so held-out ones need none.
         """
-        if trial is not None or not self._plants:
+        if not self._plants:
             return ()
         if isinstance(self.participation, Observed):
             return range(self._canaries.count)
@@ -474,7 +470,7 @@ class OneShot(Audit):
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record the canaries that the training drew, or check that it drew all that are due."""
-        if trial is None and self._plants and isinstance(self.participation, Observed):
+        if self._plants and isinstance(self.participation, Observed):
             self._drawn[round] = np.sort(np.asarray(seats, dtype=np.int64))
         else:
             super().took_part(round, seats, trial)
@@ -492,13 +488,13 @@ class OneShot(Audit):
         """
         if not self._observed.any():
             raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
-        values = self._evidence.scores()
+        values = self._evidence.evidence()[0]
         scored, members = ~np.isnan(values), self.members[: len(values)]
         return values[scored & members], values[scored & ~members]
 
     def null(self) -> Null | None:
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
-        return self._evidence.null()
+        return self._evidence.evidence()[1]
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""
@@ -539,8 +535,9 @@ class OneShot(Audit):
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
             tested = self.tested_claim(claim)
-        inserted, held_out = self.scores()
-        null = self.null()
+        values, null, separation = self._evidence.evidence()
+        scored, members = ~np.isnan(values), self.members[: len(values)]
+        inserted, held_out = values[scored & members], values[scored & ~members]
         evidence = canary_evidence(
             inserted,
             held_out,
@@ -550,9 +547,9 @@ class OneShot(Audit):
             delta=common_delta(delta, tested),
             confidence=confidence,
             claim=tested,
-            expected=self._evidence.expected_separation(),
+            expected=separation,
         )
-        test, warnings = normality(inserted, "inserted")
+        test, cautions = normality(inserted, "inserted")
         like_members = claim is None or self.participation == (self.members_participation or claim.sampling)
         if not like_members:
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
@@ -564,7 +561,7 @@ class OneShot(Audit):
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
         check_terms, check_arrays = self._checks.stored()
-        config = self._config()
+        config = dict(self._config)
         # The clip norm that `plant` was told: one number, the range of several, or none.
         clips = self._clip_norms[~np.isnan(self._clip_norms)]
         if clips.size:
@@ -573,11 +570,12 @@ class OneShot(Audit):
             if math.isinf(high):
                 config["clip_norm"] = "none"
         self._finished = True
+        kind, _, rounds = self.view.partition(":")
         return Result(
             method="one-shot",
             view=self.view,
             unit=USER,
-            adversary=adversary(self.view),
+            adversary=ADVERSARIES[kind].format(rounds),
             score_name=self.score,
             seed=self.seed,
             estimates=evidence.estimates,
@@ -590,7 +588,7 @@ class OneShot(Audit):
             checks=checks,
             findings=findings,
             ceiling=evidence.ceiling,
-            warnings=[*warnings, *self._warnings(tested), *self.notes],
+            warnings=[*cautions, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             config=config,
         )
@@ -599,7 +597,7 @@ class OneShot(Audit):
         """Yield what to be careful with in the result."""
         if self._evidence.is_silent:
             yield "no canary took part in a round that the view shows, so there is no evidence"
-        if self._evidence.is_noiseless:
+        if self._evidence.least_noise < SMALLEST_REMAINDER:
             yield (
                 "no noise detected: beside canaries, a release contains only rounding errors, and the lower bound is "
                 "the largest that scores of this precision can show"
@@ -675,9 +673,9 @@ class OneShot(Audit):
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps, as arrays by name."""
-        previous = np.zeros(0, dtype=np.float32) if self._previous is None else to_numpy(self._previous)
+        previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
-        state |= {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
+        state |= {"due": np.array(self._due), "before": np.array(previous)}
         state |= self._evidence.state() | self._checks.state()
         return state if self._in_tensors is None else state | self._in_tensors.state()
 
@@ -691,37 +689,11 @@ class OneShot(Audit):
         if self._in_tensors is not None:
             self._in_tensors.restore(state)
         self._checks.restore(state)
-        self._seconds, self._finished = float(state["seconds"]), False
+        self._finished = False
 
     def __repr__(self) -> str:
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
         start = ""
         if self._initial is not None:
-            start = hashlib.blake2b(to_numpy(self._initial).tobytes(), digest_size=6).hexdigest()
-        return f"OneShot({self._config()}, initial={start})"
-
-    def _config(self) -> dict[str, Any]:
-        names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
-        config = {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
-        if self.noise_per_layer is not None:
-            config["noise_per_layer"] = self.noise_per_layer
-        return config
-
-
-def _read_model(model: Any) -> tuple[int, VectorKind, Layers | None]:
-    """Return the number of parameters, what vectors to give, and the tensors of the model if they are known."""
-    if isinstance(model, int | float | str | np.generic):
-        number: Any = model
-        return check_count("the number of parameters", number, least=2), VectorKind(), None
-    if is_tensor(model) or hasattr(model, "__array__"):
-        size = check_count("the number of parameters", int(math.prod(model.shape)), least=2)
-        return size, VectorKind.of(model), None
-    if isinstance(model, Iterator):  # such as module.parameters(), which can be read only once
-        model = list(model)
-    if not (hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple)):
-        raise InputError(
-            "model must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
-            f"one flat tensor), got {type(model).__name__}"
-        )
-    layers = Layers.of(model)
-    return check_count("the number of parameters", layers.dim, least=2), VectorKind.of(model), layers
+            start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
+        return f"OneShot({self._config}, initial={start})"

@@ -19,14 +19,13 @@ import numpy as np
 from coalmine.arrays import Bools, Ints
 from coalmine.errors import CanaryWarning, InputError, check_count, check_positive, did_you_mean
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.families import OrthogonalCanaries, UpdateCanaries
+from coalmine.methods.one_shot.families import HadamardCanaries, OrthogonalCanaries, UpdateCanaries
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
-from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.strata import Stratum, draw_strata
 from coalmine.protocol import Contribution, Vector
 from coalmine.seeds import generator
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, Device, VectorKind, dot, flat, on, pieces, zeros
+from coalmine.vectors import CPU, AnyVector, Device, VectorKind, dot, flat, on, pieces
 
 _HADAMARD_FROM = 4096  # in fewer dimensions random signs differ from uniform directions, and storing costs little
 _MOST_NUMBERS = 10**10
@@ -41,25 +40,28 @@ FAMILIES: dict[str, type[UpdateCanaries]] = {
 }
 
 
-def family_for(dim: int, count: int) -> str:
-    """Return the default family: orthogonal canaries if they leave half of the space free.
+def choose_family(family: str | None, dim: int, count: int) -> str:
+    """Return a family that has room for the canaries, inserted and held out.
+
+    Args:
+        family: Name of the family. By default orthogonal canaries, if they leave half of the space free: with less, the
+            remainder says little about a release's length.
+        dim: Number of parameters.
+        count: Number of canaries.
+
+    Raises:
+        InputError: If there is no such family, or if there are too many canaries for the dimension.
 
     Example:
-        >>> family_for(5_000, 200), family_for(1_000, 200), family_for(30, 200)
+        >>> choose_family(None, 5_000, 200), choose_family(None, 1_000, 200), choose_family(None, 30, 200)
         ('hadamard', 'orthogonal', 'gaussian')
     """
-    if 2 * count > dim:
-        return "gaussian"
-    return "hadamard" if dim >= _HADAMARD_FROM else "orthogonal"
-
-
-def check_room(family: str, dim: int, count: int) -> None:
-    """Raise if there are too many canaries for the dimension.
-
-    Orthogonal canaries must leave at least half of the space free, or the remainder says little about a release's
-    length. Gaussian ones must not take far more time than anyone would wait.
-    """
-    if family != "gaussian" and 2 * count > dim:
+    crowded = 2 * count > dim
+    default = "hadamard" if dim >= _HADAMARD_FROM else "orthogonal"
+    family = family or ("gaussian" if crowded else default)
+    if family not in FAMILIES:
+        raise InputError(f'unknown family "{family}" of update canaries. {did_you_mean(family, FAMILIES)}')
+    if FAMILIES[family].orthonormal and crowded:
         raise InputError(
             f"{count:,} {family} canaries, inserted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
             "use fewer canaries or family=gaussian"
@@ -69,6 +71,7 @@ def check_room(family: str, dim: int, count: int) -> None:
             f"{count:,} gaussian canaries, inserted and held out, in {dim:,} dimensions take {count * dim:.2g} random "
             f"numbers for each release, more than {_MOST_NUMBERS:.0e} (about a minute): use fewer canaries"
         )
+    return family
 
 
 def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCanaries:
@@ -80,7 +83,7 @@ def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCa
             theorem. ``"orthogonal"``: exactly orthogonal and uniform, so that null scores follow theirs exactly; they
             are stored, and for small models. ``"gaussian"``: the paper's independent, uniform directions, whose null
             scores follow the cosine null exactly; scores cost ``dim`` random numbers per canary, thousands of times
-            more. To score many updates use ``GaussianCanaries.dots_of``.
+            more.
         dim: Number of coordinates.
         count: Number of canaries.
         seed: Seed of the canaries.
@@ -143,7 +146,7 @@ class PlantedCanaries(Contribution):
         """Return ``total`` as it was planted. Recomputes it if the training has changed it in place."""
         if energy(self.total, self.kind) == self.energy:
             return flat(self.total)
-        total: Vector = self.canaries.total(self.members, self.kind.work_device) * self.norm
+        total: Vector = self.canaries.total(self.members, self.kind.device) * self.norm
         return total
 
     def each(self, norm: float | None = None) -> Iterator[AnyVector]:
@@ -153,7 +156,7 @@ class PlantedCanaries(Contribution):
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
-        for canary in self.canaries.each(self.members, self.kind.work_device):
+        for canary in self.canaries.each(self.members, self.kind.device):
             yield self.kind.give(canary * length)
 
     def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
@@ -164,7 +167,7 @@ class PlantedCanaries(Contribution):
 def energy(total: AnyVector, kind: VectorKind) -> float:
     """Return the squared norm of a vector, in pieces, since converting another float type makes a copy."""
     energy = 0.0
-    for part in pieces(len(total), kind.work_device):
+    for part in pieces(len(total), kind.device):
         numbers = flat(total[part])
         energy += dot(numbers, numbers)
     return energy
@@ -199,13 +202,14 @@ class CanarySet:
         if layers is not None:
             self.strata = draw_strata(layers, count=self.count, seed=seed)
         count = self.strata[0].indices.start if self.strata else self.count
-        self.dense = update_canaries(family, dim=dim, count=count, seed=seed)
+        self.dense = FAMILIES[family](dim=dim, count=count, seed=seed)
         self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
-    def total(self, members: Sequence[int], device: Device = None) -> Vector:
+    def total(self, members: Sequence[int], device: Device = CPU) -> Vector:
         """Return the sum of some canaries, (dim,)."""
         if not len(members):
-            return zeros(self.dim, device)
+            nothing: Vector = on(device, np.zeros(self.dim, dtype=np.float32))
+            return nothing
         weights = np.zeros(self.count)
         weights[list(members)] = 1.0
         total = self.dense.total(weights[: self.dense.count], device)
@@ -214,7 +218,7 @@ class CanarySet:
                 total[on(device, stratum.coordinates)] += stratum.canaries.total(weights[stratum.indices], device)
         return total if self.scale is None else total * on(device, self.scale)
 
-    def each(self, members: Sequence[int], device: Device = None) -> Iterator[Vector]:
+    def each(self, members: Sequence[int], device: Device = CPU) -> Iterator[Vector]:
         """Yield these canaries one by one, for indices in ascending order."""
         scale = 1.0 if self.scale is None else on(device, self.scale)
         chosen = np.asarray(members, dtype=np.int64)
@@ -224,7 +228,7 @@ class CanarySet:
             first, stop = stratum.indices.start, stratum.indices.stop
             inside = chosen[(chosen >= first) & (chosen < stop)] - first
             for part in stratum.canaries.each(inside.tolist(), device):
-                canary = zeros(self.dim, device)
+                canary = on(device, np.zeros(self.dim, dtype=np.float32))
                 canary[on(device, stratum.coordinates)] = part
                 yield canary * scale
 
@@ -236,7 +240,7 @@ class CanarySet:
         if self._last_sum is not None and self._last_sum[0] == members:
             total = kind.give(self._last_sum[1] * float(norm))
         else:
-            unit = self.total(members, kind.work_device)
+            unit = self.total(members, kind.device)
             self._last_sum = None
             if self.dim <= _MOST_KEPT:
                 self._last_sum = (members, unit)
@@ -337,25 +341,6 @@ def warn_if_crowded(canaries: float, clients: float, *, advice: str | None = Non
     warnings.warn(
         f"{canaries:,.4g} canaries beside {clients:,.4g} clients in a round: it moves the model only {share:.2g} times "
         f"as far as without canaries, which costs accuracy; {advice}. `coalmine plan` shows how many canaries you need",
-        CanaryWarning,
-        stacklevel=3,
-    )
-
-
-def warn_if_loud(canaries: float, *, dim: int, noise_multiplier: float) -> None:
-    """Warn before a training if its canaries add more noise than its mechanism does.
-
-    Args:
-        canaries: Expected number of inserted canaries in a round.
-        dim: Number of parameters.
-        noise_multiplier: The mechanism's noise multiplier. Without noise there is nothing to compare with.
-    """
-    if noise_multiplier == 0 or canaries <= dim * noise_multiplier**2:
-        return
-    factor = 1 + extra_noise(canaries, dim=dim, noise_multiplier=noise_multiplier)
-    warnings.warn(
-        f"{canaries:,.4g} canaries in {dim:,} dimensions make the noise of a round {factor:.2g} times as large, which "
-        "costs accuracy: use fewer canaries. `coalmine plan` shows how many you need",
         CanaryWarning,
         stacklevel=3,
     )

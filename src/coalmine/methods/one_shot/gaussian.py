@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector
-from coalmine.vectors import Device, as_int32, as_numbers, as_points, device_of, is_tensor, on, to_numpy
+from coalmine.vectors import CPU, Device, empty, library, on
 
 Points = npt.NDArray[np.complex64]
 Turns = npt.NDArray[np.complex128]
@@ -57,45 +56,32 @@ class GaussianCanaries(UpdateCanaries):
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        return self.dots_of(vector[None])[:, 0]
-
-    def dots_of(self, vectors: npt.NDArray[np.float32]) -> Floats:
-        """Return ⟨canaryᵢ, vectorⱼ⟩ for all canaries and vectors, generating each canary once.
-
-        Args:
-            vectors: Updates, (n, dim), as NumPy or on a device. They are copied if ``dim`` is odd.
-
-        Returns:
-            Dot products, (count, n).
-        """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
-            raise InputError(f"vectors must have shape (n, {self.dim}), got {tuple(vectors.shape)}")
-        points, device = as_points(vectors), device_of(vectors)
-        dots = np.empty((*self._norms.shape, len(points)))
-        for numbers, turns, tiles in self._blocks(np.arange(len(self._norms)), device):
-            sums, squares = np.zeros((turns.size, len(points)), dtype=np.complex128), np.zeros(turns.size)
+        even = vector
+        if self.dim % 2:  # points of the plane have two numbers each
+            even = empty(2 * self._pairs, vector.device)
+            even[:-1], even[-1] = vector, 0.0
+        points = even.view(library(vector.device).complex64)[None]
+        dots = np.empty(self._norms.shape)
+        for numbers, turns, tiles in self._blocks(np.arange(len(self._norms)), vector.device):
+            sums, squares = np.zeros((turns.size, 1), dtype=np.complex128), np.zeros(turns.size)
             measured = not np.isnan(self._norms[numbers]).any()
             for columns, tile in tiles:
-                sums += to_numpy(tile @ points[:, columns].T)
+                sums += on(CPU, tile @ points[:, columns].T)
                 if not measured:
                     squares += _squares(tile)
             if not measured:
                 self._norms[numbers] = np.sqrt(squares).reshape(turns.shape)
-            scales = turns / self._norms[numbers]
-            dots[numbers] = (sums.reshape(*turns.shape, -1) * scales[..., None]).real
-        return dots.reshape(-1, len(points))[: self.count]
+            dots[numbers] = (sums.reshape(turns.shape) * (turns / self._norms[numbers])).real
+        return dots.ravel()[: self.count]
 
-    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = CPU) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,).
 
         Canaries of weight 0 are not generated, except for those that share a stream with others. Canaries whose norm is
         not known yet are generated twice.
         """
-        factors = np.asarray(weights, dtype=np.float64)
-        if factors.shape != (self.count,):
-            raise InputError(f"weights must have shape ({self.count},), one per canary, got {factors.shape}")
         shares = np.zeros(self._norms.shape)
-        shares.flat[: self.count] = factors
+        shares.flat[: self.count] = np.asarray(weights, dtype=np.float64)
         needed = np.flatnonzero(shares.any(axis=1))
         unmeasured = needed[np.isnan(self._norms[needed]).any(axis=1)]
         for numbers, turns, tiles in self._blocks(unmeasured, device):
@@ -107,7 +93,7 @@ class GaussianCanaries(UpdateCanaries):
                 total[columns] += scales @ tile
         # For points of the plane ⟨a, b⟩ = Re(a · conj b). `dots` multiplies without conjugating, so the canaries are
         # the conjugates of their points.
-        vector: Vector = as_numbers(total)
+        vector: Vector = total.view(library(device).float32)
         vector[1::2] *= -1
         return vector[: self.dim]
 
@@ -123,9 +109,9 @@ class GaussianCanaries(UpdateCanaries):
 
     def _tiles(self, streams: list[_Stream], turns: Turns, buffer: Points) -> Iterator[tuple[slice, Points]]:
         """Yield columns and the points of all canaries there, before rotation, in the reused ``buffer``."""
-        device = device_of(buffer)
+        device: Device = buffer.device
         around, back = turns, turns.conj()
-        if device is not None:
+        if device != CPU:
             around, back = on(device, around.astype(np.complex64)), on(device, back.astype(np.complex64))
         for start in range(0, self._pairs, _TILE):
             columns = slice(start, min(start + _TILE, self._pairs))
@@ -157,12 +143,12 @@ class _Stream:
 
     def fill(self, points: Points) -> None:
         """Fill a row with the next points of the stream."""
-        count, device = len(points), device_of(points)
+        count, device = len(points), points.device
         cells = self._words.random_raw(-(-count // 4)).view(np.uint16)[:count]
-        if device is None:
+        if device == CPU:
             np.take(_near(), cells, out=points, mode="wrap")
         else:  # two bytes per point go to the device, as signed integers since it may not index by unsigned ones
-            points[:] = _near(str(device))[as_int32(on(device, cells.view(np.int16))) & (_CELLS - 1)]
+            points[:] = _near(str(device))[on(device, cells.view(np.int16)).int() & (_CELLS - 1)]
         first, last = np.searchsorted(self._places, (self._made, self._made + count))
         points[on(device, self._places[first:last] - self._made)] = on(device, self._points[first:last])
         self._made += count
@@ -175,14 +161,14 @@ class _Stream:
 
 def _squares(points: Points) -> Floats:
     """Return the squared norm of each row."""
-    numbers = as_numbers(points)
-    squares = to_numpy((numbers * numbers).sum(1)) if is_tensor(numbers) else np.vecdot(numbers, numbers)
-    result: Floats = squares.astype(np.float64)
-    return result
+    arrays = library(points.device)
+    numbers = points.view(arrays.float32)
+    squares: Floats = on(CPU, arrays.linalg.vecdot(numbers, numbers)).astype(np.float64)
+    return squares
 
 
 @lru_cache(maxsize=4)
-def _near(device: str | None = None) -> Points:
+def _near(device: str = CPU) -> Points:
     """Return 65,536 points that represent the normal distribution of the plane without its tail.
 
     Radii are quantiles and angles follow the golden ratio. Each point comes with its rotations by 90°, 180° and 270°,

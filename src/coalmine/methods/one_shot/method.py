@@ -17,8 +17,7 @@ from coalmine.claims.sampling import FORMS, FixedSize, Sampling, parse_sampling
 from coalmine.config import SettingError, Settings
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
-from coalmine.methods.one_shot.scores import SCORES
-from coalmine.methods.one_shot.views import VIEWS, needs_initial, parse_view
+from coalmine.methods.one_shot.scores import SCORES, VIEWS, parse_view
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.verdict import USER, Unit
@@ -192,7 +191,7 @@ def build_audits(
         # Among several views, ``score`` is for those with several releases.
         single = len(settings.view) > 1 and view.startswith("final")
         score = None if single else settings.score
-        compared = start if needs_initial(view) else None
+        compared = None if view in ("final", "updates") else start
         if audits:
             audits.append(audits[0].seen_by(view, score=score, initial=compared))
             continue

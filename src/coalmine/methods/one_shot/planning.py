@@ -20,9 +20,9 @@ from coalmine.claims import Claim, Poisson, Sampling, parse_sampling
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
 from coalmine.methods.one_shot.canaries import extra_noise
+from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
-from coalmine.methods.one_shot.views import parse_view
-from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, known_null_power
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, KnownNullDetection, RankSum
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
@@ -356,7 +356,8 @@ class AuditPower:
             held_out = 2 * scored - members if self.test == "counted" else None
             test = self._rank_sum(members, held_out)
             if held_out is None:
-                powers.append(known_null_power(test, claim, truth, self._alpha, by_signs=True))
+                detection = KnownNullDetection(test, claim, self._alpha, by_signs=True)
+                powers.append(float(detection.rejected(truth, slice(None)).mean()))
             else:
                 powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
         return float(np.mean(powers))

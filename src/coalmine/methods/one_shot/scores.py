@@ -1,11 +1,11 @@
-"""Scores of the one-shot audit: how the releases become one number per canary.
+"""Views and scores of the one-shot audit: what the adversary sees, and how it becomes one number per canary.
 
 Every score is a statistic of the cosines between a canary and the releases; docs/one-shot.md compares them. To add one,
 write a subclass of `Score` here and list it in `SCORES`. It states its name, the views it supports, how it accumulates
 releases and which null distribution a held-out canary's score has; settings, checkpoints and error messages follow.
 
 Orthogonal canaries do not disturb each other: each is compared with what is left of a release once its projections on
-all *other* canaries are removed (`comparable_lengths`). To a held-out canary this remainder is a fixed vector, and the
+all *other* canaries are removed (`compared`). To a held-out canary this remainder is a fixed vector, and the
 canary a random direction of the dimensions that are left. Scores never use which canaries are inserted, so that those
 of a release that ignores the canaries are exchangeable.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,18 +24,55 @@ from scipy import special
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims.sampling import Epochs, Sampling
-from coalmine.errors import InputError, did_you_mean
+from coalmine.errors import InputError, check_count, check_kind, did_you_mean, parse_kind
 from coalmine.methods.one_shot.families import UpdateCanaries
-from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
-from coalmine.vectors import device_of, like, norm, pieces, to_numpy
+from coalmine.vectors import CPU, dot, on, pieces
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
 # about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
 # remainder may be nothing but rounding. It also limits the ε that scores can show, to about 1e6 · dim / (2 · canaries).
-_SMALLEST_REMAINDER = 1e-6
+SMALLEST_REMAINDER = 1e-6
+
+VIEWS = ("final", "final-change", "updates", "every:N", "rounds:A,B,…")
+"""The views that have a name."""
+
+ADVERSARIES = {
+    "final": "sees the final model",
+    "final-change": "sees the final model and knows the initial one",
+    "updates": "sees every round's noisy average",
+    "every": "sees the model after every {} rounds and the final model",
+    "rounds": "sees the models after rounds {} and the final model",
+}
+"""The adversary of each view, continuing "an adversary who"; braces stand for what follows the colon."""
+
+
+def parse_view(text: str) -> View:
+    """Return the view that a text names.
+
+    Args:
+        text: ``final`` (the final model), ``final-change`` (the final minus the initial model), ``updates`` (every
+            round's noisy average), ``every:N`` (the model after every N rounds and the final one) or ``rounds:A,B``
+            (the model after these rounds, counted from 0, and the final one).
+
+    Raises:
+        InputError: If the text names no view.
+
+    Example:
+        >>> parse_view("every:5")
+        View(kind='model', every=5, at=())
+    """
+    check_kind("view", text, str, f"a text: {', '.join(VIEWS)}")
+    kinds: dict[str, Callable[[str], View]] = {
+        "final": lambda _: View("model", every=None),
+        "final-change": lambda _: View("model", every=None),
+        "updates": lambda _: View("update"),
+        "every:": lambda rounds: View("model", every=check_count("every", int(rounds))),
+        "rounds:": lambda rounds: View("model", every=None, at=tuple(map(int, rounds.split(",")))),
+    }
+    return parse_kind(text, kinds, f'unknown view "{text}".', VIEWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +81,7 @@ class Observation:
 
     Args:
         dots: Dot product of each canary with the release.
-        lengths: Length of the release that each canary is compared with (`comparable_lengths`).
+        lengths: Length of the release that each canary is compared with (`compared`).
         due: How often each canary was due in the rounds that led to the release, also if it is held out.
         shift: What an inserted canary adds to its own dot product, or None if the divisor of the sum is unknown.
         rate: Probability that a canary takes part in the round.
@@ -122,11 +159,6 @@ class Score(ABC):
     # What all scores do
 
     @property
-    def is_noiseless(self) -> bool:
-        """Whether a release was nothing but canaries, as far as its precision shows."""
-        return self.least_noise < _SMALLEST_REMAINDER
-
-    @property
     def is_silent(self) -> bool:
         """Whether no canary was due for any release: all scores are then alike, and no bound exceeds 0."""
         return not self.times.any()
@@ -137,7 +169,8 @@ class Score(ABC):
         """Process a release of length ``length``; see `Observation` for the other arguments."""
         self.releases += 1
         if not self.uses_direction:  # which is compared with the canaries once, at the end
-            dots, lengths = self._compared(change, length)
+            dots, lengths, noise = compared(self.canaries, change, length)
+            self.least_noise = min(self.least_noise, noise)
             self.process(
                 Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
             )
@@ -149,7 +182,7 @@ class Score(ABC):
         if shift is not None:
             weight, gain = shift, (shift / length) ** 2
         self.gain += gain
-        self.direction = like(self.direction, change)
+        self.direction = on(change.device, self.direction)
         with np.errstate(over="ignore", under="ignore"):
             factor = np.float32(weight / length**2)
         if not np.finfo(np.float32).tiny <= factor < math.inf:
@@ -157,49 +190,38 @@ class Score(ABC):
                 f"a canary adds {weight:.2g} to a release of length {length:.2g}, a ratio that float32 cannot "
                 "hold: check the divisor and the clip norm of the release"
             )
-        for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
+        for part in pieces(len(change), change.device):  # in pieces, since a product needs memory
             self.direction[part] += factor * change[part]
 
-    def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
-        """Return the dot product of each canary with a release, and the length to compare it with."""
-        dots = self.canaries.dots(release)
-        explained = np.sum(dots**2) if self.canaries.orthonormal else np.max(dots**2)
-        self.least_noise = min(self.least_noise, 1 - float(explained) / length**2)
-        return dots, comparable_lengths(dots, length, orthonormal=self.canaries.orthonormal)
+    def evidence(self) -> tuple[Floats, Null | None, float | None]:
+        """Return the scores, their null distribution, and how far from it those of inserted canaries should be.
 
-    def scores(self) -> Floats:
-        """Return the score of each canary, NaN for canaries that took part in no visible release."""
-        if self.is_silent:
-            return np.zeros(self.canaries.count)
-        if self.uses_direction:
-            dots, lengths = self._compared(self.direction, norm(self.direction))
-            return dots / lengths
-        return self.values()
-
-    def null(self) -> Null | None:
-        """Return the null distribution of the score, or an upper bound on its tails, or None."""
-        if self.is_silent:
-            return None
-        return self.cosine if self.uses_direction else self.null_of_values()
-
-    def expected_separation(self) -> float | None:
-        """Return how many standard deviations from its null an inserted canary's score is expected; None if unknown.
-
-        The length of the releases tells how much noise, clients and other canaries there are, more exactly than the
-        scores do.
+        Returns:
+            The score of each canary, NaN for canaries that took part in no visible release; the null distribution of
+            the score, or an upper bound on its tails, or None; and how many standard deviations from its null an
+            inserted canary's score is expected, or None if that is unknown.
         """
-        if not self.uses_direction or not self.gain > 0:
-            return None
-        dots, lengths = self._compared(self.direction, norm(self.direction))
-        if self.canaries.orthonormal:  # of its own component, lengths contain what chance made of it
-            lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
-        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
-        return float(-special.ndtri_exp(self.cosine.log_sf(cosine)))
+        if self.is_silent:
+            return np.zeros(self.canaries.count), None, None
+        if not self.uses_direction:
+            return self.values(), self.null_of_values(), None
+        length = math.sqrt(dot(self.direction, self.direction))
+        dots, lengths, noise = compared(self.canaries, self.direction, length)
+        self.least_noise = min(self.least_noise, noise)
+        if not self.gain > 0:  # which is NaN if a divisor was unknown
+            return dots / lengths, self.cosine, None
+        # The length of the releases tells how much noise, clients and other canaries there are, more exactly than the
+        # scores do. Of a canary's own component, lengths contain what chance made of it.
+        expected = lengths
+        if self.canaries.orthonormal:
+            expected = np.sqrt(lengths**2 - dots**2 + self.gain**2)
+        cosine = min(self.gain / float(expected.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
+        return dots / lengths, self.cosine, float(-special.ndtri_exp(self.cosine.log_sf(cosine)))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
         names = ("releases", "times", "least_noise", "gain", *self.arrays)
-        return {name: np.array(getattr(self, name)) for name in names} | {"direction": to_numpy(self.direction)}
+        return {name: np.array(getattr(self, name)) for name in names} | {"direction": on(CPU, self.direction)}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> None:
         """Restore a saved state, whose names start with ``prefix``."""
@@ -325,7 +347,7 @@ def find_score(name: str | None, view: View, view_name: str) -> str:
     Raises:
         InputError: If there is no such score, or if it does not support the view.
     """
-    supported = {"one release"} if shows_one_release(view) else {"several releases"}
+    supported = {"one release" if view.every is None and not view.at else "several releases"}
     if view.kind == "update":
         supported.add("updates")
     available = [known for known, score in SCORES.items() if score.views in supported]
@@ -345,25 +367,26 @@ def cosine_null(canaries: UpdateCanaries) -> CosineNull:
     return CosineNull(canaries.dim)
 
 
-def cosines(canaries: UpdateCanaries, release: Vector, length: float) -> Floats:
-    """Return the cosine of each canary with a release of length ``length``, other canaries removed, (count,)."""
-    dots = canaries.dots(release)
-    return dots / comparable_lengths(dots, length, orthonormal=canaries.orthonormal)
-
-
-def comparable_lengths(dots: Floats, length: float, *, orthonormal: bool) -> Floats:
-    """Return the length of the release that each canary is compared with, (count,).
+def compared(canaries: UpdateCanaries, release: Vector, length: float) -> tuple[Floats, Floats, float]:
+    """Compare each canary with a release.
 
     Args:
-        dots: Dot product of each canary with the release, (count,).
+        canaries: The canaries. If they are orthonormal, the release's components along all canaries but a canary's own
+            are removed before it is compared.
+        release: The release, (dim,).
         length: Length of the release.
-        orthonormal: Whether the canaries are orthonormal. If so, the release's components along all canaries but a
-            canary's own are removed.
+
+    Returns:
+        The dot product of each canary with the release, and the length of the release that it is compared with, both
+        (count,): their ratio is the cosine. And the squared share of the release that no canary explains.
     """
-    squares = np.full(dots.shape, length**2)
-    if orthonormal:
-        squares += dots**2 - float(np.sum(dots**2))
+    dots = canaries.dots(release)
+    squares = dots**2
+    explained, lengths = np.max(squares), np.full(dots.shape, length**2)
+    if canaries.orthonormal:
+        explained = np.sum(squares)
+        lengths += squares - float(explained)
     # What is left beside a canary's own component counts as no smaller than the rounding error: cosines stay within
     # (-1, 1).
-    lengths: Floats = np.sqrt(np.maximum(squares, dots**2 + _SMALLEST_REMAINDER * length**2))
-    return lengths
+    lengths = np.sqrt(np.maximum(lengths, squares + SMALLEST_REMAINDER * length**2))
+    return dots, lengths, 1 - float(explained) / length**2

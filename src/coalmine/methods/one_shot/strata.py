@@ -17,10 +17,9 @@ from coalmine.claims.sampling import Sampling
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.methods.one_shot.scores import Max, Score, Sum
-from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
 from coalmine.seeds import generator
-from coalmine.vectors import Device, on, take, to_numpy
+from coalmine.vectors import CPU, Device, on
 
 IN_TENSORS = 5
 """One canary in so many lies in a single tensor."""
@@ -47,10 +46,10 @@ class OrthonormalCanaries(UpdateCanaries):
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        dots: Floats = (self._vectors @ to_numpy(vector)).astype(np.float64)
+        dots: Floats = (self._vectors @ on(CPU, vector)).astype(np.float64)
         return dots
 
-    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = CPU) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
         total: Vector = on(device, np.asarray(weights, dtype=np.float32) @ self._vectors)
         return total
@@ -132,14 +131,15 @@ class StrataEvidence:
         sizes = np.array([len(stratum.coordinates) for stratum in strata])
         self._starts = np.cumsum(sizes) - sizes
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
-        score = Max if shows_one_release(view) or not shared_rounds else Sum
+        several = view.every is not None or len(view.at) > 0
+        score = Sum if several and shared_rounds else Max
         self._scores: list[Score] = []
         for stratum in strata:
             self._scores.append(score(stratum.canaries, participation=participation, shared_rounds=shared_rounds))
 
     def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
         """Process a release; see `Score.add`."""
-        taken = take(change, self._coordinates)
+        taken = on(CPU, change[on(change.device, self._coordinates)])
         lengths = np.sqrt(np.add.reduceat(np.square(taken, dtype=np.float64), self._starts)).tolist()
         for stratum, score, start, length in zip(self._strata, self._scores, self._starts, lengths, strict=True):
             if length > 0:
@@ -150,9 +150,9 @@ class StrataEvidence:
         """Return how likely a held-out canary scores as high as each inserted one, by tensor."""
         chances: dict[str, Floats] = {}
         for stratum, score in zip(self._strata, self._scores, strict=True):
-            null = score.null()
+            values, null, _ = score.evidence()
             if null is not None:
-                scores = score.scores()[self._members[stratum.indices]]
+                scores = values[self._members[stratum.indices]]
                 tails = np.exp(null.log_sf(scores[np.isfinite(scores)]))
                 if len(tails):
                     chances[stratum.name] = np.maximum(tails, _LEAST_CHANCE)

@@ -22,14 +22,14 @@ from coalmine.arrays import Bools, Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.methods.one_shot.views import parse_view
+from coalmine.methods.one_shot.scores import parse_view
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import EXAMPLE
 from coalmine.seeds import generator
 from coalmine.simulation.flat import FlatModel, parameter_vector
 from coalmine.usercode import errors_of
-from coalmine.vectors import flat, to_numpy
+from coalmine.vectors import CPU, flat, on
 
 # From a module's outputs and targets, of k examples each, to k losses.
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -226,7 +226,7 @@ class Samples(Audit):
         """Score all canaries, inserted and held out."""
         if release.trial is not None:
             return
-        vector = to_numpy(flat(release.vector))
+        vector = on(CPU, flat(release.vector))
         if vector.shape != self._weights.shape:
             raise InputError(
                 f"the release of round {release.round} has shape {vector.shape}, but the model trains "

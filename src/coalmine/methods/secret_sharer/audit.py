@@ -38,7 +38,7 @@ from coalmine.simulation.flat import device_of, moved, parameter_vector
 from coalmine.simulation.models.text import steps_of
 from coalmine.stats import Scores
 from coalmine.stats.exposure import RandomGuessing
-from coalmine.vectors import flat, to_numpy
+from coalmine.vectors import CPU, flat, on
 
 PrivacyUnit = Literal["user", "phrase"]
 """Whose ε: one user's, or that of all users who share a phrase together."""
@@ -290,7 +290,7 @@ class SecretSharer(Audit):
     def record(self, release: Release) -> None:
         """Keep the final model."""
         if release.trial is None:  # frozen rounds of another audit lead to models that are thrown away
-            self._final, self._memorization = np.array(to_numpy(flat(release.vector))), None
+            self._final, self._memorization = np.array(on(CPU, flat(release.vector))), None
 
     def memorization(self) -> Memorization:
         """Return what the final model says about every canary; it is queried once.
