@@ -82,7 +82,7 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
     ("arguments", "message"),
     [
         (["--set", "canary=3"], "canaries"),
-        (["--set", "canaries=0"], "canaries = 0"),
+        (["--set", "canaries=0"], "canaries = '0'"),
         (["--view", "everything"], "everything"),
         (["--set", "score=max"], "final"),
         (["--set", "clip_norm=none", "--set", "noise_multiplier=0"], "norm"),

@@ -1,7 +1,7 @@
 import pytest
 
-from coalmine.config import Settings, settings_from_mapping, settings_from_texts
-from coalmine.config.settings import Several
+from coalmine.config import Settings
+from coalmine.config.settings import Several, settings_from_mapping, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.simulation.settings import TrainingSettings
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from coalmine.errors import InputError, did_you_mean
@@ -55,45 +54,17 @@ class Settings(BaseModel):
         coerce_numbers_to_str=True,  # clip_norm = 1.0 in a file
     )
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _whole_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Read 1e4 as a whole number where one is expected."""
-        if info.field_name is None or not _wants_whole_numbers(cls.model_fields[info.field_name].annotation):
-            return value
-        parts = _parts(value)
-        return _whole(value) if not isinstance(parts, list) or len(parts) == 1 else [_whole(part) for part in parts]
-
     def walk(self, before: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
         """Yield the path, the field and the value of each setting, those of inner tables included."""
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
+        for name, value in self:
             if isinstance(value, Settings):
                 yield from value.walk(f"{before}{name}.")
             else:
-                yield before + name, field, value
+                yield before + name, type(self).model_fields[name], value
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, ready for JSON."""
         return self.model_dump(mode="json")
-
-
-_EXACT = 2.0**53
-
-
-def _wants_whole_numbers(annotation: Any) -> bool:
-    """Whether a type is int, or a union or tuple with it."""
-    return annotation is int or any(_wants_whole_numbers(part) for part in get_args(annotation))
-
-
-def _whole(value: object) -> object:
-    """Return the whole number that a text such as 1e4 is; anything else unchanged."""
-    try:
-        read = float(value) if isinstance(value, str) else 0.5
-    except ValueError:
-        return value
-    # Beyond 2^53 a float skips whole numbers, so such a text is read as it is.
-    return int(read) if read.is_integer() and abs(read) < _EXACT else value
 
 
 def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
@@ -111,31 +82,34 @@ def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
     """Return texts ``key=value`` as a mapping, nested for ``part.key=value``."""
     mapping: dict[str, Any] = {}
     for text in texts:
-        path, equals, value = text.partition("=")
-        if not equals or not path.strip():
+        path, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not path:
             raise InputError(f"a setting is key=value, such as rounds=100, got {text!r}")
-        place, *names = mapping, *path.strip().split(".")
+        place, *names = mapping, *path.split(".")
         for name in names[:-1]:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
                 raise InputError(f"{path}: {name} already has a value")
         if names[-1] in place:
-            raise InputError(f"the setting {path.strip()} is set twice")
-        place[names[-1]] = value.strip()
+            raise InputError(f"the setting {path} is set twice")
+        # Whole numbers may be written as 1e4. Beyond 2⁵³ floats skip some of them, so such a text stays as it is.
+        numbers = {power: float(power) for power in re.findall(r"(?<![\w.])\d+(?:\.\d+)?[eE]\+?\d+(?![\w.])", value)}
+        for power, number in numbers.items():
+            if number.is_integer() and number < 2.0**53:
+                value = value.replace(power, f"{number:.0f}")
+        place[names[-1]] = value
     return mapping
 
 
 def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
     """Return one settings object per group from a mapping of all their keys."""
-    # Names of all groups, so that a misspelt one is compared with each.
-    known = [path for group in groups for path, _, _ in group().walk()]
     for name, value in mapping.items():
         if not any(name in group.model_fields for group in groups):
             path, inner = name, value
             while isinstance(inner, Mapping) and inner:  # of a table, the first setting in it
                 key, inner = next(iter(inner.items()))
                 path = f"{path}.{key}"
-            raise SettingError(_unknown(path, known), [name])
+            raise SettingError(_unknown(path, groups), [name])
     objects = []
     for group in groups:
         values = {name: value for name, value in mapping.items() if name in group.model_fields}
@@ -143,7 +117,7 @@ def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -
             objects.append(group.model_validate(values))
         except ValidationError as error:
             place = [str(part) for part in error.errors()[0]["loc"]]
-            raise SettingError(_sentence(error, group, known), place) from error
+            raise SettingError(_sentence(error, group, groups), place) from error
     return objects
 
 
@@ -163,22 +137,24 @@ def _located(loc: Sequence[int | str], group: type[BaseModel]) -> tuple[str, Any
     return ".".join(names), kind
 
 
-def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[str]) -> str:
+def _sentence(error: ValidationError, group: type[Settings], groups: Sequence[type[Settings]]) -> str:
+    """Say what is wrong with a setting of a group, and what it accepts."""
     first = error.errors()[0]  # one error at a time: the next may follow from this one
     path, kind = _located(first["loc"], group)
+    limits = first.get("ctx", {})
     if first["type"] == "extra_forbidden":
-        return _unknown(path, known)
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        return f"the setting {path}: {cause}"
+        return _unknown(path, groups)
+    if isinstance(limits.get("error"), InputError):
+        return f"the setting {path}: {limits['error']}"
     if first["type"] == "dict_type":
         return f"the setting {path} has parts: set {path}.name=value"
-    wrong = f"the setting {path} = {first['input']!r:.60} is wrong"
-    limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    broken = [f"{words} {first['ctx'][name]:g}" for name, words in limits.items() if name in first.get("ctx", {})]
     takes = accepted(kind)
-    article = "a " if takes.startswith(("whole", "number", "text")) else ""
-    return f"{wrong}: it must be {broken[0]}" if broken else f"{wrong}: it must be {article}{takes}"
+    if takes.startswith(("whole", "number", "text")):
+        takes = f"a {takes}"
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    for name in words.keys() & limits.keys():
+        takes = f"{words[name]} {limits[name]:g}"
+    return f"the setting {path} = {first['input']!r:.60} is wrong: it must be {takes}"
 
 
 def accepted(kind: Any) -> str:
@@ -200,7 +176,9 @@ def accepted(kind: Any) -> str:
     return str(kind)
 
 
-def _unknown(path: str, known: Sequence[str]) -> str:
+def _unknown(path: str, groups: Sequence[type[Settings]]) -> str:
+    """Say which setting of which group was meant."""
+    known = [path for group in groups for path, _, _ in group().walk()]
     # A single method knows no tables but its own, and people write training.rounds.
     within = path.partition(".")[2]
     return f'unknown setting "{path}". {did_you_mean(within if within in known else path, known)}'
@@ -225,20 +203,16 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
             # Tables inside this one come last: in TOML, a key after a header belongs to the header's table.
             if changed or not explained:
                 parts.append(toml_table(f"{name}.{_key(key)}", content, explained=explained))
-            continue
-        if not explained:
-            if content is not None:
-                lines.append(f"{_key(key)} = {toml_value(content)}")
-            continue
-        description, mark = field.description or "", ""
-        if content is None or not changed:
-            mark = "# "
+        elif explained:
+            description, mark = field.description or "", "" if changed and content is not None else "# "
             # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
             if content is None and field.examples:
                 content = field.examples[0]
                 description += " (not set; this is an example)"
-        lines += [f"# {line}" for line in textwrap.wrap(description, 108, break_on_hyphens=False)]
-        lines.append(f"{mark}{_key(key)} = {toml_value(content)}")
+            lines += [f"# {line}" for line in textwrap.wrap(description, 108, break_on_hyphens=False)]
+            lines.append(f"{mark}{_key(key)} = {toml_value(content)}")
+        elif content is not None:
+            lines.append(f"{_key(key)} = {toml_value(content)}")
     return "\n\n".join(["\n".join(lines), *parts])
 
 
@@ -263,17 +237,14 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 def toml_value(content: object) -> str:
     """Return a value as TOML writes it."""
-    if isinstance(content, bool):  # before int, which it is too
-        return "true" if content else "false"
-    if isinstance(content, float):
-        return {math.inf: "inf", -math.inf: "-inf"}.get(content, repr(content))
-    if isinstance(content, int):
-        return str(content)
+    if isinstance(content, bool | int | float):
+        return str(content).lower()  # True is true, and infinity is inf in both
     if isinstance(content, list | tuple):
-        return f"[{', '.join(toml_value(part) for part in content)}]"
+        return f"[{', '.join(map(toml_value, content))}]"
     if isinstance(content, Mapping):
         return f"{{{', '.join(f'{_key(k)} = {toml_value(v)}' for k, v in content.items())}}}"
-    return _quoted(str(content))
+    # JSON strings are TOML strings, except for the one control character that JSON does not escape.
+    return json.dumps(str(content), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -290,9 +261,4 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    # JSON strings are TOML strings, except for the one control character that JSON does not escape.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)

@@ -90,12 +90,18 @@ def verdict_sentence(result: Result) -> str:
     if claim.noise_multiplier is not None:
         parts["claimed"] += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
         parts["comma"] = ","
-    if test.p_value is not None:
+    if test.p_value is not None and test.refuted:
         parts["p_value"] = f" ({p_value_text(test.p_value)})"
-    parts["noise"], parts["power"], parts["remedy"] = noise_sentence(test), power_sentence(test), _remedy(result, test)
+    parts["noise"] = noise_sentence(test) if test.refuted else ""
+    parts["remedy"] = _remedy(result, test) if test.verdict is Verdict.TOO_WEAK else ""
     parts["assumes"] = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
     parts["evidence"] = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
-    parts["unnoticed"] = _HALF[states_noise(claim)]
+    parts["unnoticed"], parts["power"] = _HALF[states_noise(claim)], ""
+    if test.detectable_noise is not None:
+        # For claims that state only ε, the share of the noise stands for ε divided by it.
+        detected = {True: f"noise below {test.detectable_noise:.2g} of the claim"}
+        detected[False] = f"ε = {claim.epsilon / test.detectable_noise:.3g}"
+        parts["power"] = f" This audit would have detected {detected[states_noise(claim)]} (80% power)."
     return _VERDICTS[test.verdict].format(**parts)
 
 
@@ -125,17 +131,6 @@ def noise_sentence(test: ClaimTest) -> str:
         guessed = f"; best guess {estimate:.2g}"
     at_most = math.ceil(100 * share) / 100  # rounded up, since it is an upper bound
     return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{guessed})."
-
-
-def power_sentence(test: ClaimTest) -> str:
-    """Say what the test would have detected, with a space before it; empty if that is unknown."""
-    if test.detectable_noise is None:
-        return ""
-    detected = f"noise below {test.detectable_noise:.2g} of the claim"
-    if test.claim is not None and not states_noise(test.claim):
-        # For such claims the share of the noise stands for ε, divided by it.
-        detected = f"ε = {test.claim.epsilon / test.detectable_noise:.3g}"
-    return f" This audit would have detected {detected} (80% power)."
 
 
 def states_noise(claim: Claim) -> bool:

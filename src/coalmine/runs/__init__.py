@@ -1,6 +1,6 @@
-"""Runs: trainings with their audits, in a resumable run directory, and what is done with finished ones."""
+"""Runs: training with its audits, in a resumable run directory, and what is done with finished runs."""
 
 from coalmine.runs.running import Finished, run
-from coalmine.runs.settings import RunSettings, read_run
+from coalmine.runs.settings import RunSettings
 
-__all__ = ["Finished", "RunSettings", "read_run", "run"]
+__all__ = ["Finished", "RunSettings", "run"]

@@ -56,18 +56,15 @@ class Finished:
 
     Args:
         methods: The results of each method, in the order they ran.
+        results: The results of all methods.
         content: What ``result.json`` holds.
         directory: The run directory, or None if nothing was kept.
     """
 
     methods: Sequence[MethodResults]
+    results: Results
     content: Mapping[str, Any]
     directory: Path | None = None
-
-    @property
-    def results(self) -> Results:
-        """The results of all methods."""
-        return Results(result for method in self.methods for result in method.results)
 
 
 @shown_if_slow()
@@ -98,7 +95,7 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     with stopping_on_sigterm(), claim:
         if directory is not None and (directory.path / MANIFEST).is_file():
             check_manifest(directory.path)  # a finished run is read, not computed again
-        return _Run(settings, directory, watch).finished()
+        return _Run(settings, directory, None if directory is None else directory.path, watch).finished()
 
 
 def directory_for(file: Path) -> Path:
@@ -106,12 +103,14 @@ def directory_for(file: Path) -> Path:
     return Path("runs") / file.stem
 
 
+@dataclass
 class _Run:
     """A run in progress."""
 
-    def __init__(self, settings: RunSettings, directory: RunDirectory | None, watch: Watch | None) -> None:
-        self.settings, self.directory, self.watch = settings, directory, watch
-        self.path = None if directory is None else directory.path
+    settings: RunSettings
+    directory: RunDirectory | None
+    path: Path | None  # of the directory
+    watch: Watch | None
 
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
@@ -120,16 +119,16 @@ class _Run:
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not found.keys() >= group.methods.keys()]
-            # Models of later trainings are built first, so that a wrong setting is not found after hours.
+            # The models of later groups are built first, so that a wrong setting is not found after hours.
             for group in waiting[1:]:
                 splits = group.splits()
                 with _naming(group.table):
-                    self.settings.trainings[group.table or TRAINING].module(splits)
+                    self.settings.trainings[group.table].module(splits)
             for group in groups:
                 trained, metrics = None, {}
-                if group.table is not None:
+                if group.settings is not None:
                     # A training is needed again unless all that its methods wanted from it is stored.
-                    stored = self._read(group.table) if found.keys() >= group.methods.keys() else None
+                    stored = None if group in waiting else self._read(group.table)
                     if stored is None:
                         trained, stored = self._trained(group)
                         self._keep(group.table, stored)
@@ -144,20 +143,20 @@ class _Run:
 
         This prepares all methods, which read their files: a wrong path is reported before anything is trained.
         """
-        groups: dict[str | None, _Group] = {}
+        groups: dict[str, _Group] = {}
         earlier: dict[str, Method] = {}
         for name, settings in self.settings.methods.items():
             kind = registry.get(name)
             table = self.settings.table_of(kind)
-            training = None if table is None else self.settings.trainings[table]
+            training = self.settings.trainings.get(table)
             with _naming(name):
                 method = kind(settings, training=training, directory=self.path, earlier=dict(earlier))
             if not method.needs_training:
-                table, training = None, None
+                table, training = "", None
             earlier[name] = method
             groups.setdefault(table, _Group(table, training, {})).methods[name] = method
         # Methods without a training come last: they may read what the others found.
-        return sorted(groups.values(), key=lambda group: group.table is None)
+        return sorted(groups.values(), key=lambda group: not group.table)
 
     def _stored(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
         """Return the methods whose results are stored, except those that an unfinished method has to read from."""
@@ -183,7 +182,6 @@ class _Run:
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
-        assert group.table is not None
         splits = group.splits()
         for name, method in group.methods.items():
             with _naming(name):
@@ -239,12 +237,9 @@ class _Run:
     ) -> MethodResults:
         """Return the results of a method, and write them."""
         found = method.results(trained, metrics)
-        table = group.table or ""
-        for name in method.reads if not table else ():
-            # A method that reads from another one has audited that one's training.
-            if name in earlier and earlier[name].results:
-                table = earlier[name].results[0].training
-                break
+        # A method without a training of its own has audited that of the method that it reads from.
+        read = [result.training for name in method.reads if name in earlier for result in earlier[name].results]
+        table = group.table or next(iter(read), "")
         results = [replace(result, training=table) for result in found.results]
         found = replace(found, method=method.name, results=results)
         if self.path is not None:
@@ -274,7 +269,8 @@ class _Run:
             write_json(self.path / PROVENANCE, origin)
             write_json(self.path / RESULT, content)
             write_manifest(self.path)
-        return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
+        content["provenance"] = origin
+        return Finished(methods=methods, results=Results(results), content=content, directory=self.path)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """Return the part that an earlier process finished, if there is one."""
@@ -290,9 +286,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Group:
-    """The methods that share a training, or that need none."""
+    """The methods that share a training, or that need none and have no table."""
 
-    table: str | None
+    table: str
     settings: TrainingSettings | None
     methods: dict[str, Method]
 
@@ -321,7 +317,7 @@ class _Group:
 
 
 @contextmanager
-def _naming(table: str | None) -> Iterator[None]:
+def _naming(table: str) -> Iterator[None]:
     """Name the table of settings in the errors that they lead to: a run has several that share names of settings."""
     try:
         yield

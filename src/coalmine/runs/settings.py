@@ -1,4 +1,4 @@
-"""Settings of a run: one or two trainings, and the methods that audit them."""
+"""Settings of a run: what is trained, and the methods that audit it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
-from coalmine.config import SettingError, Settings, settings_from_mapping
-from coalmine.config.settings import line_of, texts_to_mapping, toml_table
+from coalmine.config import SettingError, Settings
+from coalmine.config.settings import line_of, settings_from_mapping, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import parse_toml, read_text
 from coalmine.methods import registry
@@ -33,7 +33,7 @@ class RunOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """The trainings of a run and the methods that audit them.
+    """What a run trains, and the methods that audit it.
 
     Args:
         run: Options of the run itself.
@@ -55,7 +55,9 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if not self.methods:
-            raise SettingError(f"nothing to audit: add one of the tables {_tables(method_names())}")
+            raise SettingError(
+                f"nothing to audit: add one of the tables {_tables([method.name for method in registry.runnable()])}"
+            )
         # A table that nothing reads is most likely a mistake, such as a method's table left out.
         used = {self.table_of(registry.get(name)) for name in self.methods}
         for table in self.trainings:
@@ -67,14 +69,14 @@ class RunSettings:
         for name in self.methods:
             registry.get(name).check(self)
 
-    def table_of(self, method: type[Method]) -> str | None:
-        """Return the table of the training that a method audits, or None if it needs none.
+    def table_of(self, method: type[Method]) -> str:
+        """Return the table of the training that a method audits; empty if it needs none.
 
         Raises:
             SettingError: If it needs one and there is none.
         """
         if method.training_type is None:
-            return None
+            return ""
         # Its own kind of training comes first; otherwise it shares the one of the others.
         for table in (method.training_table, TRAINING):
             if table in self.trainings:
@@ -88,13 +90,8 @@ class RunSettings:
         return "\n\n".join(toml_table(name, settings) for name, settings in tables.items()) + "\n"
 
 
-def method_names() -> list[str]:
-    """Return the names of the methods that a run can use, in the order they are run."""
-    return [method.name for method in registry.runnable()]
-
-
 def training_tables() -> list[str]:
-    """Return the tables that describe trainings."""
+    """Return the tables that describe what is trained."""
     return list(dict.fromkeys([TRAINING, *(method.training_table for method in registry.runnable())]))
 
 
@@ -117,7 +114,7 @@ def table_settings(name: str, tables: Sequence[str] = ()) -> type[Settings]:
 
 def all_tables() -> list[str]:
     """Return the names of all tables, in the order they are written."""
-    return ["run", *training_tables(), *method_names()]
+    return ["run", *training_tables(), *(method.name for method in registry.runnable())]
 
 
 def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -174,7 +171,7 @@ def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:
     return RunSettings(
         run=tables.get("run", RunOptions()),
         trainings={name: tables[name] for name in training_tables() if name in tables},
-        methods={name: tables[name] for name in method_names() if name in tables},
+        methods={method.name: tables[method.name] for method in registry.runnable() if method.name in tables},
     )
 
 

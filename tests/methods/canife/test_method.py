@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
+from coalmine.config.settings import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.canife.method import CanifeMethod, CanifeSettings
 from coalmine.results.verdict import ROUND, USER
@@ -59,7 +60,7 @@ def test_several_adversaries_share_a_running_training():
     [
         ("trial=3", "trials"),
         ("mode=thawed", "mode"),
-        ("trials=1", "trials = 1.*at least 2"),
+        ("trials=1", "trials = '1'.*at least 2"),
         ("canaries=1e6", "canaries.*1000"),
         ("pool_fraction=0", "pool_fraction"),
         ("pool_clients=999", "pool_clients must be between 1 and"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coalmine.config import settings_from_texts
+from coalmine.config.settings import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import CRAFTERS
 from coalmine.methods.ldp.settings import LDPSettings
@@ -32,7 +32,7 @@ def test_the_clip_norm_is_the_mechanisms_and_the_dummy_gradients():
         ("epsilon=1,one", "epsilon = 'one'"),
         ("gradient_norm=1,long", "gradient_norm = 'long'"),
         ("trials=1.5e0", "trials = '1.5e0'"),
-        ("trials=1", "trials = 1 .*at least 2"),
+        ("trials=1", "trials = '1' .*at least 2"),
         ("trials=many", "trials = 'many'"),
         ("clip_norm=0", "clip_norm = '0' .*more than 0"),
         ("clip_norm=-1", "clip_norm = '-1' .*more than 0"),
