@@ -229,3 +229,11 @@ def test_a_share_of_local_noise_divides_epsilon(share):
     fpr, tpr = np.append(0.0, np.cumsum(others)), np.append(0.0, np.cumsum(members))
     grid = np.linspace(0, 1, 11)
     np.testing.assert_allclose(claim.curve(share).tpr(grid), np.interp(grid, fpr, tpr), atol=2e-3)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 8.0, 100.0])
+def test_the_extent_is_the_least_epsilon_of_all_orders(noise):
+    event, neighbors = Poisson(0.2).event([(noise, 30)])
+    orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
+    every = dp.rdp.RdpAccountant(orders, neighbors).compose(event)
+    assert extent_of(event, neighbors) == every.get_epsilon(1e-15)

@@ -81,6 +81,18 @@ def test_rounding_is_no_difference(one_method, tmp_path):
     assert recompute(read_run_directory(changed(copy, change), scores=True)).differences == []
 
 
+def test_a_changed_epsilon_of_a_claim_may_be_shown_but_stops_the_gate(one_method, tmp_path, run):
+    copy = shutil.copytree(one_method, tmp_path / "copy")
+
+    def change(content):
+        content["results"][0]["claim"]["epsilon"] = 99.0
+
+    changed(copy, change)
+    assert read_run_directory(copy, as_stored=True).results[0].claim.epsilon == 99
+    assert read_run_directory(copy).results[0].claim.epsilon < 99
+    assert run("check", copy)[0] == 1
+
+
 def drop_a_view(copy, content):
     del content["results"][0]
     for path in copy.glob("*-final-change.npz"):

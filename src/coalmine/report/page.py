@@ -67,7 +67,7 @@ def write_report(directory: Path, *, auditor: str = "") -> Path:
         auditor: Who made the audit, if not as the run's settings say.
     """
     with refusing_damage(directory):
-        run = read_run_directory(directory, scores=True)
+        run = read_run_directory(directory, scores=True, as_stored=True)
         page = report(run, auditor=auditor)
     return write_text(run.path / REPORT, page)
 
@@ -97,7 +97,7 @@ def write_figures(directory: Path, out: Path) -> list[Path]:
     """Write every figure of a run's report as PNG and return the paths."""
     figures: Figures = {}
     with refusing_damage(directory):
-        report(read_run_directory(directory, scores=True), figures=figures)
+        report(read_run_directory(directory, scores=True, as_stored=True), figures=figures)
     written = []
     for name, (title, spec) in figures.items():
         written.append(charts.save(charts.as_altair({title: spec}), out / f"{name}.png"))

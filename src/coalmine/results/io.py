@@ -239,12 +239,14 @@ class SavedRun:
         )
 
 
-def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
+def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: bool = False) -> SavedRun:
     """Read a finished run.
 
     Args:
         path: A run directory, or one that `save` wrote.
         scores: Whether to read scores and further arrays as well.
+        as_stored: Whether to believe the stored ε of claims, like all other stored numbers. Computing it again takes
+            a second, which only what judges results needs.
 
     Raises:
         InputError: If the directory holds no results yet, they cannot be read, or a file is not as the manifest says.
@@ -268,7 +270,11 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
             f"{content.get('coalmine')!s:.30}); this version reads schema {SCHEMA}"
         )
     with refusing_damage(directory):
-        results = read_results(content["results"], directory if scores else None)
+        stored = content["results"]
+        if as_stored:
+            claims = [result["claim"] and {**result["claim"], "stated": True} for result in stored]
+            stored = [{**result, "claim": claim} for result, claim in zip(stored, claims, strict=True)]
+        results = read_results(stored, directory if scores else None)
     origin = directory / PROVENANCE
     return SavedRun(
         path=directory,

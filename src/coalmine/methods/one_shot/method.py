@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator
 
-from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.claims.sampling import FORMS, FixedSize, Sampling, parse_sampling
 from coalmine.config import SettingError, Settings
@@ -158,6 +157,8 @@ class OneShotMethod(Method):
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
         """Return a stored result with everything computed again, the findings of its checks as well."""
+        from coalmine.checks.training import TrainingChecks  # a report needs none of what this imports
+
         recipe = dict(result.recipe)
         seen = recipe.pop("checks", None)
         if seen is None or not recipe:
