@@ -99,7 +99,8 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
     assert gate.reason(gate.judgments[0]) == "the claim of ε = 8 is refuted, p = 0.001"
     noisy = ClaimTest(verdict=Verdict.REFUTED, p_value=0.001, confidence=0.95, noise_at_most=0.5)
     gate = judge([result(claim_test=noisy)])
-    assert "is refuted, p = 0.001. " in gate.reason(gate.judgments[0])
+    noise = "At most 0.5 of the claimed noise is there (95% confidence)"
+    assert gate.reason(gate.judgments[0]) == f"the claim of ε = 8 is refuted, p = 0.001. {noise}"
     gate = judge([only_an_estimate()], strict=True)
     assert gate.reason(gate.judgments[0]) == "suspicious, and the gate is strict"
 

@@ -8,9 +8,16 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import METHODS, CosineNull, Estimate, Guesses, NormalNull, Scores, estimate, estimates_from_guesses
-from coalmine.stats.claim_tests import ClaimTests, KnownNullDetection, RankSum, even_ranks, uniform_order_statistics
+from coalmine.stats.claim_tests import (
+    ClaimTests,
+    KnownNullDetection,
+    RankSum,
+    even_ranks,
+    separation,
+    uniform_order_statistics,
+)
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
-from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
+from coalmine.stats.nulls import LargestOfNull, OrthogonalCosineNull, parse_null, symmetry_p_value
 from coalmine.stats.one_run import guess_families, guess_power, one_run, one_run_fdp
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
@@ -52,6 +59,9 @@ def test_separation_from_a_known_null_has_no_limit():
     assert ClaimTests(Scores(np.full(10, 60.0), null=NormalNull())).separation == pytest.approx(60, rel=1e-9)
     near = ClaimTests(Scores([-1.0, 0.5, 2.0], null=NormalNull()))
     assert stats.norm.sf(near.separation / math.sqrt(2)) == pytest.approx(stats.norm.sf([-1.0, 0.5, 2.0]).mean())
+    # A quarter overlaps, just as much as two members can show: the area still counts.
+    just_enough = separation(np.array([math.log(0.5), -math.inf]), members=2)
+    assert stats.norm.sf(just_enough / math.sqrt(2)) == pytest.approx(0.25)
 
 
 def test_standard_errors_are_those_of_means_of_unit_variance():
@@ -203,6 +213,7 @@ def test_stricter_bounds_halve_the_significance_each_time():
         ("normal", NormalNull()),
         ("normal:1,2", NormalNull(1.0, 2.0)),
         ("normal:3", NormalNull(3.0)),
+        ("largest-of:20,orthogonal-cosine:900", LargestOfNull(OrthogonalCosineNull(900), 20)),
     ],
 )
 def test_nulls_have_names(text, null):

@@ -92,8 +92,10 @@ def test_limits():
     assert epsilon_gaussian(1, 0) == math.inf
     assert epsilon_gaussian(1e9, 1e-5) == 0
     assert epsilon_gdp(0, 0) == 0
-    assert threshold_epsilon(0, 1, 1e160, 1, 1e-5) == math.inf
-    assert threshold_epsilon(0, 1, 0, 1e160, 1e-5) == math.inf
+    for far in (1.05e150, 1e160):
+        assert threshold_epsilon(0, 1, far, 1, 1e-5) == math.inf
+        assert threshold_epsilon(0, 1, 0, far, 1e-5) == math.inf
+        assert threshold_epsilon(0, far, 0, 1, 1e-5) == math.inf
     assert sigma_gaussian(math.inf, 1e-5) == 0
     assert sigma_gaussian(1, 0) == math.inf
     # The narrower Gaussian has a bounded likelihood ratio over the wider one, but not the other way round.
