@@ -157,7 +157,7 @@ def sampled_losses(event: Any, step: float) -> Any:
 
 def deltas_of(losses: Any, epsilons: Floats) -> Floats:
     """Return the δ of `sampled_losses` at each ε ≥ 0, as dp-accounting does in a loop over all losses."""
-    largest = np.zeros_like(epsilons)  # of both directions
+    largest = np.full_like(epsilons, -math.inf)  # of both directions
     for pmf in (losses._pmf_remove.to_dense_pmf(), losses._pmf_add.to_dense_pmf()):
         grid = pmf._discretization * (pmf._lower_loss + np.arange(pmf.size))
         # δ(ε) is the sum of p · (1 - exp(ε - loss)) over all losses above ε; here both parts are summed from the top.
