@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from scipy import special
@@ -207,9 +208,9 @@ class Unclipped(LocalGaussian):
 class WithoutNormProjection(LDPSGD):
     """Line 2 of Algorithm 1 left out."""
 
-    def length(self, gradient: np.ndarray) -> float:
+    def _direction(self, gradient: npt.ArrayLike) -> tuple[np.ndarray, float]:
         """Return full length for short gradients too."""
-        return 1.0
+        return super()._direction(gradient)[0], 1.0
 
 
 def bugs(trials: int = TRIALS) -> None:

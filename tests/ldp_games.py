@@ -89,5 +89,5 @@ class Unclipped(LocalGaussian):
 class WithoutNormProjection(LDPSGD):
     """Line 2 of Algorithm 1 left out: short gradients are sent as if they were long."""
 
-    def length(self, gradient):
-        return 1.0
+    def _direction(self, gradient):
+        return super()._direction(gradient)[0], 1.0

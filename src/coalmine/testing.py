@@ -156,7 +156,6 @@ def assert_private(
 def assert_sensitivity(
     release: Callable[..., Any],
     clients: Sequence[Any],
-    extra: Any = None,
     *,
     clip_norm: float,
     noise_multiplier: float | None,
@@ -171,7 +170,6 @@ def assert_sensitivity(
     Args:
         release: Function from a list of clients to what is released.
         clients: The clients of an ordinary round, at least one.
-        extra: A client, or a list of clients, to try beside those that replay makes up.
         clip_norm: The claimed clip norm.
         noise_multiplier: The claimed noise multiplier; 0 or None if the release is not meant to carry noise, so that
             movements are compared with the clip norm / divisor.
@@ -198,7 +196,7 @@ def assert_sensitivity(
     from coalmine.checks import ReplayOptions, replay
 
     result = replay(
-        release, clients, extra, clip_norm=clip_norm, noise_multiplier=noise_multiplier,
+        release, clients, clip_norm=clip_norm, noise_multiplier=noise_multiplier,
         options=options or ReplayOptions(),
     )  # fmt: skip
     if not result.ok or (strict and result.findings):

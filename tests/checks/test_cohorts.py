@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.checks.cohorts import CohortRecord, cohort_findings
+from coalmine.checks.training import TrainingChecks, cohort_findings
 from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
@@ -25,11 +25,12 @@ def fixed(rng, t):
     return rng.choice(POPULATION, SIZE, replace=False)
 
 
-def findings(choose, sampling, *, rounds=12, seed=0, level=LEVEL, epoch=None):
-    rng, record = np.random.default_rng(seed), CohortRecord()
+def findings(choose, sampling, *, rounds=12, seed=0, level=LEVEL):
+    rng, checks = np.random.default_rng(seed), TrainingChecks(1, rounds, 0, None)
+    checks.sampling = sampling
     for t in range(rounds):
-        record.add(choose(rng, t).tolist(), POPULATION, None if epoch is None else t // epoch * epoch)
-    return cohort_findings(record, sampling, level=level)
+        checks.cohort(choose(rng, t).tolist(), POPULATION)
+    return cohort_findings(checks.cohorts, sampling, level=level)
 
 
 POISSON, FIXED = Poisson(SIZE / POPULATION), FixedSize(SIZE, POPULATION)
@@ -84,19 +85,19 @@ def seldom(rng, t):
 def test_clients_that_leave_or_come_seldom_never_refute_a_rate(choose, available):
     """40 trainings each, at level 2e-4: false-alarm probability at most 0.8% each."""
     for seed in range(40):
-        rng, record = np.random.default_rng(seed), CohortRecord()
+        rng, checks = np.random.default_rng(seed), TrainingChecks(1, 50, 0, None)
         for t in range(50):
-            record.add(choose(rng, t), available)
-        reported = cohort_findings(record, POISSON, level=2e-4)
+            checks.cohort(choose(rng, t), available)
+        reported = cohort_findings(checks.cohorts, POISSON, level=2e-4)
         assert not any(finding.refutes for finding in reported)
         if choose is not comes_and_goes:
             assert reported == []
 
 
 def test_a_client_twice_in_an_epoch_is_a_fact():
-    [finding] = findings(fixed, Epochs(1), epoch=4)
+    [finding] = findings(fixed, Epochs(3))
     assert finding.p_value == 0
-    assert findings(shuffled, Epochs(1), epoch=4) == []
+    assert findings(shuffled, Epochs(3)) == []
 
 
 # 400 trainings at level 2e-4: false-alarm probability at most 0.08 in all, far less in fact, since bets lose a lot.
@@ -137,9 +138,9 @@ def test_the_bet_on_equal_sizes_is_fair_by_enumeration():
 
 def test_impossible_cohorts_are_rejected():
     with pytest.raises(InputError, match="twice"):
-        CohortRecord().add([1, 1], available=5)
+        TrainingChecks(1, 5, 0, None).cohort([1, 1], available=5)
     with pytest.raises(InputError, match="only 5"):
-        CohortRecord().add(6, available=5)
+        TrainingChecks(1, 5, 0, None).cohort(6, available=5)
 
 
 class AlwaysTheSame(Poisson):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from coalmine.checks.noise_level import largest_chance, measure
+from coalmine.checks.comparison import largest_chance, measure
 from coalmine.results.verdict import CHECK_RATE
 
 SHAPES = {

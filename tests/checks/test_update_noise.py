@@ -10,11 +10,11 @@ from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
 from coalmine.checks.update_noise import (
     NOISE_CHECKS,
-    ClaimedNoise,
+    NoiseRecord,
+    largest_roundings,
     noise_findings,
     shape_findings,
 )
-from coalmine.checks.update_record import NoiseRecord, largest_roundings
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -39,7 +39,7 @@ def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed
         direction = rng.normal(size=LAYERS.dim)
         update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
         record.add(t, (0.25 * update).astype(np.float32), 0.25, 0.0)
-    return [f.sentence for f in noise_findings(ClaimedNoise(record, np.full(rounds, claimed_noise), level))]
+    return [f.sentence for f in noise_findings(record, np.full(rounds, claimed_noise), level)[0]]
 
 
 def fresh(rng, t, memory):
@@ -188,7 +188,7 @@ def test_false_alarms_stay_below_the_level():
         record = NoiseRecord(layers, 10, seed)
         for t in range(10):
             record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
-        checks = {f.check for f in noise_findings(ClaimedNoise(record, np.ones(10), 0.3))}
+        checks = {f.check for f in noise_findings(record, np.ones(10), 0.3)[0]}
         alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
@@ -253,7 +253,7 @@ def test_rounding_is_taken_into_account():
     for t in range(5):
         update = rng.normal(size=LAYERS.dim)
         record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), 1.0, 0.025)
-    assert noise_findings(ClaimedNoise(record, np.ones(5), 0.05)) == []
+    assert noise_findings(record, np.ones(5), 0.05)[0] == []
 
 
 def to_bfloat16(values):

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from coalmine.claims import Claim, EveryRound, Poisson, compose_rounds, noise_for, parse_sampling, round_epsilon
-from coalmine.claims.accountants import check_accountant, extent_of, pld_step
+from coalmine.claims.accountants import check_accountant, extent_of, new_accountant, pld_step, sampled_losses
 from coalmine.claims.claim import _grouped, _local_curve, _rounds_curve, noise_from_round_epsilon
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
@@ -237,3 +237,11 @@ def test_the_extent_is_the_least_epsilon_of_all_orders(noise):
     orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
     every = dp.rdp.RdpAccountant(orders, neighbors).compose(event)
     assert extent_of(event, neighbors) == every.get_epsilon(1e-15)
+
+
+@pytest.mark.parametrize("q", [0.001, 0.3, 0.97])
+def test_sampled_losses_are_those_of_dp_accounting(q):
+    event, neighbors = Poisson(q).event([(0.7, 3), (2.0, 20)])
+    step = pld_step(event, extent_of(event, neighbors), 16)
+    expected = new_accountant("pld", neighbors, step).compose(event).get_epsilon(1e-5)
+    assert sampled_losses(event, step).get_epsilon_for_delta(1e-5) == pytest.approx(expected, rel=1e-8)

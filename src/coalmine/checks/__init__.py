@@ -1,18 +1,14 @@
-"""Does this code do what it claims? Replay with one client more, and a few tests of noise.
+"""Does this code do what it claims? Three ways to find out; docs/checks.md explains them, and has the proofs.
 
-`replay` runs an aggregation with and without one client, with the same randomness, and compares what is released:
-`sensitivity` goes through all clients and rounds to try, which `probe_clients` makes in the likeness of `clients`.
-`release` runs the aggregation once, `isolation` repeats its randomness and leaves no trace. `comparison` compares two
-runs, `noise_level` measures what covers their difference, and `findings` says it in sentences. docs/checks.md
-explains it.
+- `replay` runs an aggregation with one client more, with the same randomness, and compares what is released.
+  `sensitivity` tries all the clients and rounds that `clients` makes up; `release` is one run of the aggregation;
+  `comparison` compares two runs and measures the noise that covers the difference; `findings` says it in sentences.
+- `check_noise` calls a mechanism many times (`transcript`) and attacks its noise: is there enough of it, everywhere,
+  fresh, independent, and of a shape that protects (`noise_attacks`)?
+- `TrainingChecks` watches a training while it runs (``training``): who takes part, and the noise of each update
+  (`update_noise`), of which it asks the same questions, without calling anything.
 
-`check_noise` calls a mechanism many times (`transcript`), and attacks its noise: is there enough of it, everywhere,
-fresh, independent, and of a shape that protects (`noise_attacks`)? docs/checks.md has the proofs.
-
-`TrainingChecks` watches the updates of a training while it runs (``training``): the noise of each update
-(`update_record`, `update_noise`) and who took part (`cohorts`). docs/checks.md has the proofs.
-
-`coalmine.check_mechanism`, the assertions of `coalmine.testing`, and the replays of the integrations call both.
+`coalmine.check_mechanism`, `coalmine.testing`, the integrations' replays and the one-shot audit call these.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from coalmine import lazy_names
 
 if TYPE_CHECKING:
     from coalmine.checks.clients import Client as Client
-    from coalmine.checks.findings import Moved as Moved
     from coalmine.checks.findings import Replay as Replay
     from coalmine.checks.noise_attacks import check_noise as check_noise
     from coalmine.checks.sensitivity import ReplayOptions as ReplayOptions
@@ -34,7 +29,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "coalmine.checks.clients": ("Client",),
-        "coalmine.checks.findings": ("Moved", "Replay"),
+        "coalmine.checks.findings": ("Replay",),
         "coalmine.checks.noise_attacks": ("check_noise",),
         "coalmine.checks.sensitivity": ("ReplayOptions", "replay"),
     },

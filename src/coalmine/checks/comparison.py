@@ -1,4 +1,11 @@
-"""Rounds that are run with and without one client, with the same randomness, and compared."""
+"""Replay's comparison: a round with and without one client, with the same randomness, and the noise that covers it.
+
+`Round.compare` says how far one client moves the release. `NoiseLevel` is the noise of the release, measured by running
+it again with other random numbers; movements are judged against it. All its limits are for Gaussian noise: the squared
+scale of ``n`` residuals is χ² distributed, which also holds for movements across rounds whose noise is correlated
+(1 / aᵀS⁻¹a is χ² with n − T + 1 degrees of freedom for a Wishart matrix S of T rounds; Muirhead 1982, Theorem 3.2.12).
+Limits for other noise are wider, by its kurtosis.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +18,29 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.checks.noise_level import RATE, NoiseLevel, largest_chance, measure
 from coalmine.checks.release import Outcome, Runner
 from coalmine.results.verdict import CHECK_RATE
 
+# Comparisons of a movement with a measured noise level, per replay, at most: each level may be too low by chance, and
+# they share half of the rate.
+TESTS = 200
+RATE = CHECK_RATE / 2 / TESTS
+
+# Standard errors by which noise may seem larger along a movement than elsewhere, or dependent. Beyond them, movements
+# are judged with fewer assumptions: if independent noise gets there by chance, only power is lost.
+_LARGER, _DEPENDENT = 3.0, 4.0
+_NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
+_NEGLIGIBLE = 0.01  # share of an array's coordinates and of its squared movement below which a group is left out
+
 # Movements above this share of the allowed one are checked with other random numbers.
-_DOUBT = 1.02
+DOUBT = 1.02
 # Fresh draws that measure the noise again once a movement is in doubt, and numbers that they may hold.
 _MORE_DRAWS, _MOST_NUMBERS = 100, 4_000_000
 # Draws to find out whether a number has noise, at most.
 _MOST_DRAWS = 300
 # Half of what one client may move the release by, over its noise, that two similar clients may differ by.
 _SIMILAR = 1 / 8
-# Standard errors that a comparison of averages allows: these share the other half of the rate (see noise_level.py).
+# Standard errors that a comparison of averages allows: these share the other half of the rate.
 _QUANTILE = float(-special.ndtri(CHECK_RATE / 2 / 500))
 
 
@@ -80,10 +97,10 @@ class Scale:
         """Return a distance in the release's own units."""
         return float(np.linalg.norm(moved.ravel(), self.order))
 
-
-def shorter(noise_multiplier: float) -> float:
-    """Return the length of a similar client's update, relative to that of the client."""
-    return 1 - _SIMILAR * min(1.0, noise_multiplier)
+    @property
+    def shorter(self) -> float:
+        """Length of a similar client's update, relative to that of the client."""
+        return 1 - _SIMILAR * min(1.0, self.noise_multiplier)
 
 
 class Round:
@@ -104,8 +121,9 @@ class Round:
         self._runner, self.members, self.draws, self._precision, self._like = runner, members, draws, precision, like
         self._noise: NoiseLevel | None = None
         self._more: NoiseLevel | None = None
-        # Coordinates of which it is known whether they carry no noise: shared by rounds of like noise.
-        self._known_bare: dict[int, bool] = {} if like is None else like._known_bare
+        # Coordinates that are known to carry no noise, and to carry some: shared by rounds of like noise.
+        self._known_bare: set[int] = set() if like is None else like._known_bare
+        self._known_noisy: set[int] = set() if like is None else like._known_noisy
 
     def outcome(self, draw: int = 0) -> Outcome:
         """Return the release without the client, for a random draw."""
@@ -114,15 +132,20 @@ class Round:
     @property
     def noise(self) -> NoiseLevel:
         """The noise of the release."""
+        if self._noise is None and self._like is not None and not self.outcome().refusal:
+            # The same noise as in a like round shows in two draws: both releases differ by the same in each.
+            here, there = ([side.outcome(draw).vector for draw in (0, 1)] for side in (self, self._like))
+            if here[0].size == there[0].size and here[1].size == there[1].size:
+                drift = float(np.linalg.norm((here[1] - there[1]) - (here[0] - there[0])))
+                rounding = float(np.linalg.norm(self._rounding(self.outcome(), self._like.outcome())))
+                if drift <= rounding + 1e-4 * self._like.noise.level:
+                    self._noise = self._like.noise
         if self._noise is None:
-            if self._like is not None and self._has_noise_of(self._like):
-                self._noise = self._like.noise
-            else:
-                self._noise = self._measured(range(self.draws))
+            self._noise = self._measured(range(self.draws))
         return self._noise
 
     def compare(
-        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = _DOUBT,
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = DOUBT,
         similar: tuple[Sequence[Any], Sequence[Any]] | None = None,
     ) -> Movement:  # fmt: skip
         """Return how far the release moves if the round has these members instead.
@@ -185,7 +208,7 @@ class Round:
         deviations = beyond * in_noise.measured
         excess = deviations * scale.noise_multiplier
         bare = noise.bare & (np.abs(by_round) > 8 * rounding.reshape(by_round.shape) + 1e-12).any(axis=0)
-        bare[[place for place, is_bare in self._known_bare.items() if not is_bare]] = False
+        bare[list(self._known_noisy)] = False
         if bare.any():
             places = tuple(np.flatnonzero(bare).tolist())
             return Movement(length=length, deviations=deviations, excess=math.inf, lower=math.inf, bare=places)
@@ -206,17 +229,18 @@ class Round:
         client in question and its absence must.
         """
         noise_multiplier = scale.noise_multiplier
-        unknown = np.array([place for place in movement.bare if place not in self._known_bare], dtype=np.int64)
+        known = self._known_bare | self._known_noisy
+        unknown = np.setdiff1d(np.array(movement.bare, dtype=np.int64), list(known))
         if similar is not None and len(self.members) == 1 and unknown.size:
-            pair = [self._runner.run([side]).vector for side in similar]
-            if all(vector.size == self.outcome().vector.size for vector in pair):
-                longer, short = (vector[unknown] - self.outcome().vector[unknown] for vector in pair)
-                differs, slack = np.abs(longer - short), 2 * (1 - shorter(noise_multiplier))
+            before, pair = self.outcome().vector, [self._runner.run([side]).vector for side in similar]
+            if before.size == pair[0].size == pair[1].size:
+                longer, short = (vector[unknown] - before[unknown] for vector in pair)
+                differs, slack = np.abs(longer - short), 2 * (1 - scale.shorter)
                 alike = unknown[(differs > 0) & (differs <= slack * np.abs(longer))]
                 self._decide(alike, ([similar[0]], [similar[1]]), noise_multiplier / slack)
-        unknown = np.array([place for place in unknown if place not in self._known_bare], dtype=np.int64)
-        self._decide(unknown, (members, self.members), noise_multiplier)
-        bare = tuple(place for place in movement.bare if self._known_bare.get(place))
+        known = self._known_bare | self._known_noisy
+        self._decide(np.setdiff1d(unknown, list(known)), (members, self.members), noise_multiplier)
+        bare = tuple(np.intersect1d(movement.bare, list(self._known_bare)).astype(int).tolist())
         if bare:
             return replace(movement, bare=bare, p_value=RATE)
         excess = movement.deviations * noise_multiplier
@@ -243,7 +267,8 @@ class Round:
             left &= np.abs(there.reshape(shape)[:, places] - value) > close
             if not left.any():
                 break
-        self._known_bare.update(zip(places.tolist(), np.any(left, axis=0).tolist(), strict=True))
+        self._known_bare |= set(places[left.any(axis=0)].tolist())
+        self._known_noisy |= set(places[~left.any(axis=0)].tolist())
 
     def _average(self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale) -> Movement:
         """Judge a movement that depends on the draw by averages over draws, and by the size of the noise.
@@ -273,7 +298,7 @@ class Round:
             suspects = np.flatnonzero((one == one[0]).all(axis=0) & (other != one[0]).all(axis=0))
             if len(self.members) == 1:
                 self._decide(suspects, sides, scale.noise_multiplier)
-            bare = tuple(place for place in suspects.tolist() if self._known_bare.get(place))
+            bare = tuple(place for place in suspects.tolist() if place in self._known_bare)
             if bare:
                 return replace(_UNLIMITED, exact=False, bare=bare, p_value=RATE)
         runs, here = with_client.reshape(self.draws, len(self.members), -1), self.noise
@@ -316,17 +341,6 @@ class Round:
             self._more = self._measured(fresh) if draws > self.draws else self.noise
         return self._more
 
-    def _has_noise_of(self, other: Round) -> bool:
-        """Whether this round has the same noise as another: then both releases differ by the same in each draw."""
-        differences = []
-        for draw in (0, 1):
-            here, there = self.outcome(draw), other.outcome(draw)
-            if here.refusal or here.vector.size != there.vector.size:
-                return False
-            differences.append(here.vector - there.vector)
-        rounding = float(np.linalg.norm(self._rounding(self.outcome(), other.outcome())))
-        return float(np.linalg.norm(differences[1] - differences[0])) <= rounding + 1e-4 * other.noise.level
-
     def _rounding(self, before: Outcome, after: Outcome) -> Floats:
         """Return how far rounding may move each coordinate."""
         size = np.maximum(np.abs(before.vector), np.abs(after.vector))
@@ -338,3 +352,205 @@ def _lower_limit(mean: Floats, error: Floats) -> float:
     square = float(np.sum(mean**2) - np.sum(error**2))
     spread = math.sqrt(2 * float(np.sum(error**4)) + 4 * float(np.sum((mean * error) ** 2)))
     return math.sqrt(max(square - _QUANTILE * spread, 0.0))
+
+
+@dataclass(frozen=True)
+class Length:
+    """Length of a movement in standard deviations of the noise, which was measured.
+
+    Args:
+        squares: Squared lengths of its parts, each by a noise level of its own, (parts,).
+        degrees: Degrees of freedom of these noise levels, (parts,), less what heavy tails take.
+    """
+
+    squares: Floats
+    degrees: Floats
+
+    @property
+    def measured(self) -> float:
+        """The length if all noise levels are as measured."""
+        return math.sqrt(float(np.sum(self.squares)))
+
+    def lower(self, rate: float = RATE) -> float:
+        """Return a lower limit on the length that fails with probability ``rate`` at most (χ², union bound).
+
+        For noise with heavier tails the mean square of n numbers has the variance (2 + excess)/n, that of a χ² variable
+        with n / (1 + excess/2) degrees of freedom, whose lower tail is used: an approximation.
+        """
+        degrees = np.maximum(self.degrees, 0.1)
+        shares = 2 * special.gammaincinv(degrees / 2, rate / max(1, degrees.size)) / degrees
+        return math.sqrt(float(np.sum(self.squares * shares)))
+
+    def p_value(self, noise_multiplier: float) -> float:
+        """Return a p-value of the claim that the movement is covered: that some noise level was measured too low.
+
+        It is the smallest rate at which `lower` would still leave a movement that is not covered, times `TESTS`.
+        """
+        low, high = -700.0, 0.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            covered = self.lower(math.exp(middle)) * noise_multiplier <= 1
+            low, high = (middle, high) if covered else (low, middle)
+        return min(1.0, TESTS * math.exp(high)) if low > -700 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLevel:
+    """The noise of a release.
+
+    Args:
+        std: Standard deviation of each coordinate, pooled over its array, (dim,). 0 where one value occurs in more than
+            half of the runs: there is no noise, or noise of few values whose standard deviation says little.
+        arrays: Which array each coordinate belongs to, (dim,).
+        bare: Which coordinates seem to carry no noise, (dim,).
+        level: Typical standard deviation where there is noise; 0 if there is none.
+        rounds: Inverse correlation of the rounds' noise, (rounds, rounds).
+        shared: Directions across rounds that carry no noise, (k, rounds).
+        residuals: The first round's noise in units of ``std``, where there is any, (runs, numbers).
+        excess: Kurtosis above that of Gaussian noise, at least 0.
+        independent: Whether the numbers of one run seem to be independent.
+    """
+
+    std: Floats
+    arrays: Ints
+    bare: Bools
+    level: float
+    rounds: Floats
+    shared: Floats
+    residuals: Floats
+    excess: float
+    independent: bool
+
+    def length(self, moved: Floats) -> Length:
+        """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any."""
+        noisy = ~self.bare
+        direction = moved[:, noisy] / self.std[noisy]
+        if np.max(np.abs(self.shared @ direction), initial=0.0) > 1e-6:
+            return Length(np.array([math.inf]), np.ones(1))  # rounds share noise, so together they show the movement
+        if len(moved) == 1 and direction.any():
+            return self._along(direction[0]) or self._by_size(direction[0])
+        squares = np.maximum(np.sum(direction * (self.rounds @ direction), axis=0), 0.0)
+        numbers = np.bincount(self.arrays[noisy])
+        degrees = np.maximum((len(self.residuals) - 1) * numbers - len(moved) + 1, 1) / (1 + self.excess / 2)
+        return Length(np.bincount(self.arrays[noisy], squares).astype(np.float64), degrees)
+
+    def _along(self, direction: Floats) -> Length | None:
+        """Return the length of a movement, (numbers,), by the noise along it, if that must be used.
+
+        For noise of any covariance Σ, mᵀΣ⁻¹m ≥ |m|⁴ / mᵀΣm: a movement m is at least |m| / (size along m) standard
+        deviations long. That is exact for white noise, and needs no assumption on others, but uses one number per run.
+        So it counts where numbers seem to depend on each other, or where there seems to be more noise along m than
+        its numbers have.
+        """
+        length = float(np.linalg.norm(direction))
+        weights = direction / length
+        square = float(np.mean((self.residuals @ weights) ** 2))
+        degrees = (len(self.residuals) - 1) / (1 + self.excess * float(np.sum(weights**4)) / 2)
+        expected = float(weights**2 @ np.mean(self.residuals**2, axis=0))
+        if self.independent and square <= expected * (1 + _LARGER * math.sqrt(2 / degrees)):
+            return None
+        return Length(np.array([length**2 / max(square, 1e-300)]), np.array([degrees]))
+
+    def _by_size(self, direction: Floats) -> Length:
+        """Return the length of a movement, (numbers,), for independent noise whose numbers may have any sizes.
+
+        For N numbers with movements mᵢ, noise σᵢ and measured noise sᵢ, Σ sᵢ²/mᵢ² is stochastically larger than if all
+        σᵢ/mᵢ were equal to their geometric mean g: of all ellipsoids of one volume, the ball has the largest
+        probability under a normal distribution. And Σ mᵢ²/σᵢ² ≥ N/g². So N²/Σ (sᵢ²/mᵢ²) is a squared length with the
+        error of N · (runs − 1) degrees of freedom at most. Numbers that moved about equally far go together, since the
+        arithmetic mean of mᵢ² is near their harmonic mean then.
+        """
+        moved = direction**2 > _NOTHING**2 * np.max(direction**2)
+        arrays, square = self.arrays[~self.bare][moved], direction[moved] ** 2
+        variances = np.mean(self.residuals**2, axis=0)[moved]
+        # One group for each array and power of two.
+        _, labels = np.unique(arrays * 4096 + np.frexp(square)[1], return_inverse=True)
+        numbers, part = np.bincount(labels), np.bincount(labels, square)
+        home = np.zeros(numbers.size, dtype=np.int64)
+        home[labels] = arrays
+        kept = part > _NEGLIGIBLE * np.bincount(arrays, square)[home]
+        kept |= numbers > _NEGLIGIBLE * np.bincount(arrays)[home]
+        squares = numbers**2 / np.maximum(np.bincount(labels, variances / square), 1e-300)
+        degrees = numbers * (len(self.residuals) - 1) / (1 + self.excess / 2)
+        return Length(squares[kept], degrees[kept])
+
+
+def measure(runs: Floats, sizes: list[int]) -> NoiseLevel:
+    """Measure the noise.
+
+    Args:
+        runs: Releases of the same clients with other random numbers, (runs, rounds, dim).
+        sizes: Numbers of coordinates of the arrays of one round's release.
+    """
+    count, rounds, _ = runs.shape
+    mean = runs.mean(axis=0)
+    residuals = (runs - mean) * math.sqrt(count / (count - 1))
+    deviations = np.sqrt(np.mean(residuals[:, 0] ** 2, axis=0))
+    # A coordinate's own scale, since its rounding error is relative to its own size.
+    noisy = deviations > np.maximum(_NOTHING * deviations.max(initial=0.0), 1e-12 * np.abs(mean[0]))
+    # How often the most frequent value of each coordinate occurs.
+    ordered = np.sort(runs[:, 0], axis=0)
+    repeats = most = np.ones(ordered.shape[1])
+    for equal in ordered[1:] == ordered[:-1]:
+        repeats = np.where(equal, repeats + 1, 1)
+        most = np.maximum(most, repeats)
+    noisy &= most <= count / 2
+    arrays = np.repeat(np.arange(len(sizes)), sizes)
+    if not noisy.any():
+        nothing = np.zeros_like(deviations)
+        return NoiseLevel(
+            std=nothing, arrays=arrays, bare=~noisy, level=0.0, rounds=np.eye(rounds), shared=np.empty((0, rounds)),
+            residuals=np.empty((count, 0)), excess=0.0, independent=True,
+        )  # fmt: skip
+    numbers = np.bincount(arrays[noisy], minlength=len(sizes))
+    energy = np.bincount(arrays[noisy], deviations[noisy] ** 2, minlength=len(sizes))
+    std = np.where(noisy, np.sqrt(energy / np.maximum(numbers, 1))[arrays], 0.0)
+    standard = residuals[:, :, noisy] / std[noisy]
+    correlation = np.einsum("ktc,kuc->tu", standard, standard) / (count * int(noisy.sum()))
+    values, vectors = np.linalg.eigh(correlation)
+    missing = values < 1e-8 * values[-1]
+    inverse = (vectors[:, ~missing] / values[~missing]) @ vectors[:, ~missing].T
+    first = standard[:, 0]
+    # A residual of n runs is a weighted sum of all of them, which has this share of the excess kurtosis.
+    share = ((count - 1) ** 3 + 1) / (count**2 * (count - 1))
+    excess = max(0.0, (float(np.mean(first**4)) - 3.0) / share)
+    return NoiseLevel(
+        std=std, arrays=arrays, bare=std == 0, level=float(np.sqrt(np.mean(std[noisy] ** 2))), rounds=inverse,
+        shared=vectors[:, missing].T, residuals=first, excess=excess, independent=_independent(first),
+    )  # fmt: skip
+
+
+def _independent(standard: Floats) -> bool:
+    """Whether the numbers of noise vectors, (runs, numbers), seem to be independent, whatever their sizes."""
+    runs, numbers = standard.shape
+    if numbers < 8:  # so few say little
+        return False
+    # Differences of runs are symmetric. If the signs of their numbers are independent, (Σ aᵢbᵢ)² is Σ aᵢ²bᵢ² on
+    # average, and more if fewer dimensions matter. Different pairs are uncorrelated.
+    pairs = standard[: runs // 2 * 2 : 2] - standard[1::2]
+    pairs /= np.maximum(np.linalg.norm(pairs, axis=1, keepdims=True), 1e-12)
+    upper = np.triu_indices(len(pairs), 1)
+    squares, expected = (pairs @ pairs.T)[upper] ** 2, (pairs**2 @ (pairs**2).T)[upper]
+    return bool(np.mean(squares) < np.mean(expected) * (1 + _DEPENDENT * math.sqrt(2 / len(upper[0]))))
+
+
+def largest_chance(noise_multiplier: float) -> float:
+    """Return how often a number may have one value with a client and another without it, at most.
+
+    Let a value have the probabilities p and q with and without the client. Gaussian noise, and discrete Gaussian noise,
+    of noise multiplier z has a Kullback–Leibler divergence of at most 1/(2z²) in both directions, whatever follows
+    (Bun and Steinke, 2016, Lemma 2.4; Canonne, Kamath and Steinke, 2020, Theorem 4). Let m = min(p, 1 − q) > ½.
+    Then (2m − 1) log(m / (1 − m)) ≤ kl(p, q) ≤ 1/(2z²). A draw has the value on one side only with at most the
+    probability m, however the two sides depend on each other.
+
+    Example:
+        >>> [round(largest_chance(z), 3) for z in (0.5, 1.0, 4.0)]
+        [0.917, 0.74, 0.562]
+    """
+    allowed = 1 / (2 * noise_multiplier**2)
+    # By bisection in t = log(m / (1 − m)), where 2m − 1 = tanh(t/2); t · tanh(t/2) > t − 1.
+    low, high = 0.0, allowed + 1
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * math.tanh(middle / 2) < allowed else (low, middle)
+    return 1 / (1 + math.exp(-high))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.checks.clients import Probe
 from coalmine.checks.comparison import Movement
-from coalmine.checks.probe_clients import Probe
 from coalmine.layers import Layers
 from coalmine.results.summary import factor, finding_sentence, plural
 from coalmine.results.verdict import Check, Finding
@@ -150,47 +150,42 @@ class Judge:
         """Return one finding per check, those that refute the claim first."""
         findings: list[Finding] = []
         named = set[str]()  # arrays that are known to lack noise
-        groups: dict[tuple[str, bool], list[Moved]] = {}
-        for row in rows:
-            # Too far, beyond rounding and the error of the measured noise.
-            if row.movement.lower > 1 + row.tolerance:
-                groups.setdefault((row.check, row.hostile), []).append(row)
-        worst: list[Moved] = []
-        for group in groups.values():
-            # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
-            enough = min(0.95 * max(row.excess for row in group), 30.0)
-            bare = [row for row in group if row.movement.bare]
-            worst.append((bare or [row for row in group if row.excess >= enough])[0])
-        for row in sorted(worst, key=lambda row: not row.movement.bare):
+        for row in _worst_of_each_check(rows):
             movement, probe = row.movement, row.probe
             refutes = self.hostile or not probe.hostile
-            check = row.check
-            arrays: list[str] = []
+            holders = np.searchsorted(self.layers.ends, np.asarray(movement.bare, dtype=np.int64), side="right")
+            arrays = [self.layers.names[i] for i in np.unique(holders)]
             # Whether a plain update moves the release no further than it may, and the noise is too small for that.
             allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
             little_noise = probe.plain and movement.exact and self.noise > 0 and allowed
-            if movement.bare:
-                check = Check.PLACES
-                holders = np.searchsorted(self.layers.ends, np.asarray(movement.bare), side="right")
-                arrays = [self.layers.names[i] for i in np.unique(holders)]
-                if named.issuperset(arrays):
-                    continue
-                if refutes:
-                    named.update(arrays)
+            # A finding must say more than others: another array, or a movement beyond that of a plain update of about
+            # this size.
+            plain = [1.0]
+            for other in rows if not probe.plain else ():
+                if other.probe.plain and other.excess < math.inf and other.probe.length <= max(probe.length, 1.0):
+                    plain.append(other.excess / (1 + other.tolerance))
+            check, is_new = row.check, probe.plain or movement.excess > _NEW * max(plain)
+            if arrays:
+                check, is_new = Check.PLACES, not named.issuperset(arrays)
+                named.update(arrays if refutes else ())
             elif little_noise:
                 check = Check.SIZE
-            elif not probe.plain and movement.excess <= _NEW * self._plain(rows, probe):
-                continue
-            findings.append(
-                Finding(check=check, sentence=self._sentence(row, arrays, little_noise), refutes=refutes,
-                        p_value=min(movement.p_value, 1.0), example=probe.code)
-            )  # fmt: skip
-        findings += self._not_finite(rows, findings)
-        for row in rows:
-            probe = row.probe
-            if row.movement.refusal and not probe.hostile and not probe.may_refuse:
-                findings.append(self.refused(row.movement.refusal, row.client, probe.code))
-                break
+            if is_new:
+                sentence = self._sentence(row, arrays, little_noise)
+                p_value = min(movement.p_value, 1.0)
+                findings.append(
+                    Finding(check=check, sentence=sentence, refutes=refutes, p_value=p_value, example=probe.code)
+                )
+        known = {finding.check for finding in findings}
+        spoilt = sorted((row for row in rows if row.movement.not_finite), key=lambda row: row.hostile)
+        for row in spoilt[:1] if Check.NOT_FINITE not in known else ():
+            coordinates = plural(row.movement.not_finite, "coordinate")
+            sentence = f"{coordinates} became NaN or infinite when {row.client}{self._unless(row)}."
+            refutes = self.hostile or not row.hostile
+            findings.append(Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=row.probe.code))
+        refused = [row for row in rows if row.movement.refusal and not (row.hostile or row.probe.may_refuse)]
+        for row in refused[:1]:
+            findings.append(self.refused(row.movement.refusal, row.client, row.probe.code))
         return sorted(findings, key=lambda finding: not finding.refutes)
 
     def refused(self, refusal: str, clause: str, example: str) -> Finding:
@@ -198,34 +193,16 @@ class Judge:
         sentence = f"The aggregation failed ({refusal}) when {clause}: one such {self.who} stops the round."
         return Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=example)
 
-    def _not_finite(self, rows: Sequence[Moved], others: Sequence[Finding]) -> list[Finding]:
-        """Return a finding if a client makes the release NaN or infinite, unless there is one that says as much."""
-        spoilt = sorted((row for row in rows if row.movement.not_finite), key=lambda row: row.hostile)
-        if not spoilt or any(f.check == Check.NOT_FINITE for f in others):
-            return []
-        movement, probe = spoilt[0].movement, spoilt[0].probe
-        refutes = self.hostile or not probe.hostile
-        unless = "" if refutes else f": a bug if {self.who}s are hostile"
-        sentence = (
-            f"{plural(movement.not_finite, 'coordinate')} became NaN or infinite when {spoilt[0].client}{unless}."
-        )
-        return [Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=probe.code)]
-
-    def _plain(self, rows: Sequence[Moved], probe: Probe) -> float:
-        """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
-        largest = 1.0
-        for row in rows:
-            if row.probe.plain and row.excess < math.inf and row.probe.length <= max(probe.length, 1.0):
-                largest = max(largest, row.excess / (1 + row.tolerance))
-        return largest
+    def _unless(self, row: Moved) -> str:
+        """Say that only a hostile client sends this, if these do not count as bugs."""
+        return f": a bug if {self.who}s are hostile" if row.hostile > self.hostile else ""
 
     def _sentence(self, row: Moved, arrays: Sequence[str], little_noise: bool) -> str:
         """Say what happened."""
-        movement, probe = row.movement, row.probe
-        when = f"when {row.client}"
-        if movement.bare:
+        movement, when = row.movement, f"when {row.client}"
+        if arrays:
             more = f" and {len(arrays) - 3:,} more arrays" if len(arrays) > 3 else ""
-            names = ", ".join(repr(name) for name in arrays[:3]) + more
+            names = ", ".join(map(repr, arrays[:3])) + more
             return f"{names}: {plural(len(movement.bare), 'coordinate')} without noise moved {when}."
         if math.isinf(movement.excess):
             why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
@@ -235,14 +212,29 @@ class Judge:
                 f"The noise is too small: it covers {1 / movement.excess:.2g} of how far the output moved {when} "
                 f"(noise multiplier {self.noise_multiplier:g})."
             )
-        covers = "the noise covers" if self.noise_multiplier and self.noise else "the clip norm allows"
-        unless = "" if self.hostile or not probe.hostile else f": a bug if {self.who}s are hostile"
         if not movement.exact and abs(math.log(movement.noise_ratio)) > 1e-3:
             return (
                 f"The noise depends on the {self.who}s: its standard deviation changed by a factor of "
                 f"{movement.noise_ratio:.4g} {when}, which counts as {factor(movement.excess)} times what the claim "
-                f"allows{unless}."
+                f"allows{self._unless(row)}."
             )
+        covers = "the noise covers" if self.noise_multiplier * self.noise else "the clip norm allows"
         least = "" if movement.exact else "at least "
         seen = "The outputs of all rounds together" if row.rounds > 1 else "The output"
-        return f"{seen} moved by {least}{factor(movement.excess)} times what {covers} {when}{unless}."
+        return f"{seen} moved by {least}{factor(movement.excess)} times what {covers} {when}{self._unless(row)}."
+
+
+def _worst_of_each_check(rows: Sequence[Moved]) -> list[Moved]:
+    """Return a movement of each check that went too far, those in coordinates without noise first."""
+    groups: dict[tuple[str, bool], list[Moved]] = {}
+    for row in rows:
+        # Too far, beyond rounding and the error of the measured noise.
+        if row.movement.lower > 1 + row.tolerance:
+            groups.setdefault((row.check, row.hostile), []).append(row)
+    worst: list[Moved] = []
+    for group in groups.values():
+        # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
+        enough = min(0.95 * max(row.excess for row in group), 30.0)
+        bare = [row for row in group if row.movement.bare]
+        worst += (bare or [row for row in group if row.excess >= enough])[:1]
+    return sorted(worst, key=lambda row: not row.movement.bare)

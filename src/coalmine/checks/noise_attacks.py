@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.arrays import Array, Bools, Floats
 from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
@@ -319,36 +320,21 @@ def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
 # Is it everywhere?
 
 
-def _weak_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Look only where the noise is the smallest: in a block, at every k-th coordinate, in a tensor, or at some places.
+def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools | None:
+    """Return the coordinates, or the calls, whose noise is most plainly smaller than that of the others, if any.
 
-    The set is chosen by the pilot and by coordinates without a canary, so it is one test however many sets there are.
-    """
-    picking = np.zeros(transcript.pilot.size, dtype=bool)
-    picking[np.flatnonzero(transcript.pilot)[::2]] = True
-    by = transcript.known & picking[:, None] & (transcript.first == 0)
-    return _weakest_set(transcript, 0, by, transcript.coordinates, layers)
-
-
-def _weak_calls(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Look only at the calls with the smallest noise, which coordinates without a canary show."""
-    by = transcript.known & (np.arange(transcript.coordinates.size) % 2 == 0)
-    return _weakest_set(transcript, 1, by, np.arange(1, transcript.pilot.size + 1), Layers({}))
-
-
-def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, layers: Layers) -> Attack | None:
-    """Attack the set of coordinates, or of calls, whose noise is most plainly smaller than that of the others.
+    Sets are blocks, every k-th member, tensors, stretches, and members at any places. One is chosen by the pilot and by
+    coordinates without a canary, so it is one test however many sets there are.
 
     Args:
         transcript: The calls.
+        layers: The tensors.
         axis: The axis to sum over: 0 for sets of coordinates, 1 for sets of calls.
-        by: The values by which the weakest single members are picked; the other known values judge them, (t, n).
-        numbers: The number of each member in sentences.
-        layers: Names of stretches of members.
     """
+    place = transcript.coordinates if axis == 0 else np.arange(transcript.pilot.size)
+    n = place.size
     power, count = transcript.squares.sum(axis=axis), transcript.known.sum(axis=axis).astype(np.float64)
     usual = float(power.sum() / max(count.sum(), 1.0))
-    n, place = numbers.size, numbers - numbers[0] * (axis == 1)
     best, members = _PLAIN, None
 
     def gains(power: Array, count: Array, usual: float) -> Floats:
@@ -358,10 +344,10 @@ def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, la
 
     # Single members, blocks of several resolutions, every k-th member, and tensors.
     labels = [np.arange(n)]
-    labels += [place // size for size in (8, 64, 512, 4096, 32_768, 262_144) if size <= place[-1]]
+    labels += [place // size for size in (8, 64, 512, 4096, 32_768, 262_144)]
     labels += [place % stride for stride in (*range(2, 17), 32, 64, 128, 256) if 2 * stride <= n]
-    if layers.names:
-        labels.append(np.searchsorted(layers.ends, numbers, side="right"))
+    if axis == 0 and layers.names:
+        labels.append(np.searchsorted(layers.ends, place, side="right"))
     for label in labels:
         gain = gains(np.bincount(label, power), np.bincount(label, count), usual)
         if gain.max() - np.log(gain.size) > best:
@@ -377,6 +363,13 @@ def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, la
         if gain > best:
             best, members = gain, stretch
     # Members at any places that had little noise in one part of their values, judged by the other part.
+    by = transcript.known.copy()
+    if axis == 0:
+        picking = np.zeros(transcript.pilot.size, dtype=bool)
+        picking[np.flatnonzero(transcript.pilot)[::2]] = True
+        by &= picking[:, None] & (transcript.first == 0)
+    else:
+        by[:, 1::2] = False
     picked, tries = np.sum(transcript.squares, axis=axis, where=by), by.sum(axis=axis)
     mean = np.where(tries > 0, picked / np.maximum(tries, 1), np.inf if axis else 0.0)
     ranks = np.argsort(np.argsort(mean, kind="stable"))
@@ -388,8 +381,15 @@ def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, la
         gain = float(gains(left[some].sum(), tries_left[some].sum(), usual_left)) - np.log(len(sets))
         if gain > best and not some.all():
             best, members = gain, some
+    return members
+
+
+def _low_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack | None:
+    """Attack the set of coordinates, or of calls, with the least noise; ``axis`` is that of `_weakest_set`."""
+    members = _weakest_set(transcript, layers, axis=axis)
     if members is None or members.all():
         return None
+    power, count = transcript.squares.sum(axis=axis), transcript.known.sum(axis=axis).astype(np.float64)
     scale, others = (float(np.sqrt(power[m].sum() / max(count[m].sum(), 1.0))) for m in (members, ~members))
     if scale >= _WEAK * others:
         return None
@@ -400,7 +400,11 @@ def _weakest_set(transcript: Transcript, axis: int, by: Bools, numbers: Ints, la
     plain = count.min() >= max(12, 18 * transcript.spread / np.log(ratio) ** 2)
     if plain and not 0.9 < exact.sum() / members.sum() < 1.1:
         members = exact
-    name, several = layers.name_of(numbers[members], numbers, "call" if axis else "coordinate")
+    if axis == 0:
+        name, several = layers.name_of(transcript.coordinates[members], transcript.coordinates)
+    else:
+        calls = np.arange(1, transcript.pilot.size + 1)
+        name, several = Layers({}).name_of(calls[members], calls, "call")
     if name.startswith(("call", "coordinate", "every")):
         name = f"{name[:1].upper()}{name[1:]}"
     amount = "no noise" if scale < 1e-3 * others else f"{scale / others:.2g} of the noise of the others"
@@ -506,8 +510,8 @@ _ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...
     (_same_coordinates, 0.1),
     (_same_calls, 0.1),
     (_depends_on_input, 0.06),
-    (_weak_coordinates, 0.1),
-    (_weak_calls, 0.06),
+    (partial(_low_noise, axis=0), 0.1),
+    (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
     (_odd_shape, 0.06),
 )

@@ -1,7 +1,11 @@
-"""`replay`: run an aggregation with and without one client, with the same randomness, and compare."""
+"""`replay`: run an aggregation with and without one client, with the same randomness, and compare.
+
+`ClientSums` replays a mechanism that takes a list of clients, and then lets the tests of noise call it with a sum.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,20 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.checks.clients import check_alike
-from coalmine.checks.comparison import Movement, Round, Scale, shorter
+from coalmine.arrays import Floats
+from coalmine.checks.clients import Probe, ProbeClients, Setting, Template, leaves, numbers_of
+from coalmine.checks.comparison import DOUBT, Movement, Round, Scale
 from coalmine.checks.findings import Judge, Moved, Replay
-from coalmine.checks.probe_clients import Probe, ProbeClients, Setting
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
+from coalmine.protocol import Vector
 from coalmine.results.verdict import Check, Finding
 
 _LEAST_DRAWS = 6
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
 _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 _MOST_REMOVED = 8  # given clients that are left out, one at a time
+
+# Sums of clients: coordinates of an update at most, and by default. The clients that carry a sum take up 1.1 · dim^1.5
+# numbers together, or 1.1 · dim² if their ℓ₁ norm is clipped.
+_LARGEST, _DEFAULT_DIM = {"l1": 3_000, "l2": 100_000}, {"l1": 300, "l2": 10_000}
+_STEADY = 0.01  # change of what a client does over all calls that is still taken for rounding
+_LONGER = 1.05  # clients that share an update may move the output by so much more than one client moves it at most
 _CORRELATED = 2.5  # standard errors beyond which the noise of two rounds seems to be correlated, so that it is measured
 
 
@@ -84,7 +95,6 @@ _DEFAULT = ReplayOptions()
 def replay(
     release: Callable[..., Any],
     clients: Sequence[Any],
-    extra: Any = None,
     *,
     clip_norm: float,
     noise_multiplier: float | None,
@@ -105,7 +115,6 @@ def replay(
             is copied before each run, and generators are restored afterwards.
         clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
             dataclasses of them and of whole numbers, such as `Client`.
-        extra: A client, or a list of clients, to try beside those that replay makes up.
         clip_norm: The claimed clip norm.
         noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
             the release is not meant to carry noise; movements are then compared with the clip norm / divisor.
@@ -139,21 +148,11 @@ def replay(
     runner = Runner(release, seed=options.seed)
     order = int(options.norm[1])
     probes = ProbeClients(clients, clip_norm=clip, who=options.who, seed=options.seed, order=order)
-    check_alike(probes.clients)
-    extras = [] if extra is None else [extra]
-    if isinstance(extra, list) and not isinstance(clients[0], list):  # a client may be a list of arrays itself
-        extras = extra
     with runner.isolated.leaves_no_trace(), shown_if_slow():
         search = _Search(runner, probes, noise, options)
-        steps = search.steps([_given(Check.EXTRA, f"extra[{i}]", client) for i, client in enumerate(extras)])
-        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
+        for step in track(search.steps(), "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
             step()
         return search.result()
-
-
-def _given(check: str, code: str, client: Any) -> Probe:
-    """Return a client as it was given, whose update has no other length."""
-    return Probe(check=check, sends=f"({code})", code=code, build=lambda _: client)
 
 
 class _Search:
@@ -195,18 +194,18 @@ class _Search:
             layers=Layers.of(outcome.sizes), hostile=options.hostile, who=options.who,
         )  # fmt: skip
 
-    def steps(self, extras: Sequence[Probe]) -> list[Callable[[], object]]:
+    def steps(self) -> list[Callable[[], object]]:
         """Look at the noise and a first client, and return what is left to try."""
         options = self._options
         first, *others = self._probes.all()
+        settings = self._probes.settings(dropouts=options.dropouts)
         self._look_for_noise(first)
-        # Comparisons take many runs if movements depend on the draw.
-        exact = self._try_probe(first, doubt=0.0).exact
+        exact = self._try(first, doubt=0.0).exact
         few = options.quick or not exact
-        if few:
-            others = [p for p in others if p.essential and (options.hostile or not p.hostile)]
-        settings = [s for s in self._probes.settings(dropouts=options.dropouts) if s.essential or not few]
-        steps: list[Callable[[], object]] = [partial(self._try_probe, probe) for probe in [*extras, *others]]
+        if few:  # comparisons take many runs if movements depend on the draw
+            others = [probe for probe in others if probe.essential and options.hostile >= probe.hostile]
+            settings = [setting for setting in settings if setting.essential]
+        steps: list[Callable[[], object]] = [partial(self._try, probe) for probe in others]
         if options.rounds > 1 and not self._noise_in_state:
             steps.append(self._try_rounds)
         steps += [partial(self._try_setting, setting, few) for setting in settings]
@@ -236,9 +235,9 @@ class _Search:
             if outcome.is_finite:
                 return client, length, refusal
             refusal = refusal or outcome.refusal or "the release is not finite"
-        outcome = self._runner.run([self._probes.clients])
-        if outcome.refusal:
-            raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
+        alone = self._runner.run([self._probes.clients]).refusal
+        if alone:
+            raise InputError(f"release fails on the clients as they are: {alone}")
         raise InputError(f"release fails when one {self._options.who} joins the given ones: {refusal}")
 
     def _look_for_noise(self, first: Probe) -> None:
@@ -246,121 +245,107 @@ class _Search:
         if self._refusal:
             clause = f"one {self._options.who} with an update of zero joined"
             self._general.append(self._judge.refused(self._refusal, clause, "0 * v"))
-        if not self._scale.noise_multiplier or self._base.noise.level or not self._compared(first, doubt=0.0).bare:
+        has_noise = not self._scale.noise_multiplier or self._base.noise.level > 0
+        if has_noise or not self._compared(self._base, self._probes.clients, first, 0.0).bare:
             return
-        self._noise_in_state = self._varies_by_state()
+        # Successive rounds of the same clients have noise of their own if it comes from a state. What a server does
+        # without noise, such as momentum, changes smoothly: second differences of releases point in one direction.
+        # Those of independent noise are not even similar, three rounds apart.
+        releases = self._runner.run([self._without(self._probes.clients)] * 6).vector.reshape(6, -1)
+        early, *_, late = np.diff(releases, n=2, axis=0)
+        lengths = float(np.linalg.norm(early)) * float(np.linalg.norm(late))
+        rounding = 64 * (self._probes.template.precision * float(np.linalg.norm(releases))) ** 2
+        self._noise_in_state = lengths > rounding and abs(float(early @ late)) < 0.9 * lengths
+        sentence = (
+            "The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
+            f"{self._scale.noise_multiplier:g}. Noise from a fixed seed, or drawn only once, counts as none."
+        )
         if self._noise_in_state:
             sentence = (
                 "The noise comes from the state of the release, so that replay could not vary it and looked only for "
                 "movements beyond the clip norm. It protects only if nobody knows that state, such as a seed"
             )
-        else:
-            sentence = (
-                "The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
-                f"{self._scale.noise_multiplier:g}. Noise from a fixed seed, or drawn only once, counts as none."
-            )
         self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=not self._noise_in_state))
         self._scale = replace(self._scale, noise_multiplier=0.0)  # movements are compared with the clip norm then
 
-    def _varies_by_state(self) -> bool:
-        """Whether successive rounds of the same clients seem to have noise of their own.
+    def _compared(self, around: Round, others: Sequence[Any], probe: Probe, doubt: float) -> Movement:
+        """Compare a round of other clients with one that a client joined.
 
-        What a server does without noise, such as momentum, changes smoothly: second differences of releases point in
-        one direction. Those of independent noise are not even similar, three rounds apart.
+        A similar client, whose update is a little shorter, helps where noise has few values.
         """
-        members = self._without(self._probes.clients)
-        releases = self._runner.run([members] * 6).vector.reshape(6, -1)
-        first, *_, last = np.diff(releases, n=2, axis=0)
-        lengths = float(np.linalg.norm(first)) * float(np.linalg.norm(last))
-        rounding = 64 * (self._probes.template.precision * float(np.linalg.norm(releases))) ** 2
-        return lengths > rounding and abs(float(first @ last)) < 0.9 * lengths
+        longer = min(probe.length, 1.0)
+        similar = [*others, probe.build(longer)], [*others, probe.build(longer * self._scale.shorter)]
+        return around.compare([[*others, probe.build(probe.length)]], self._scale, doubt=doubt, similar=similar)
 
-    def _try_probe(self, probe: Probe, doubt: float = 1.02) -> Movement:
+    def _try(self, probe: Probe, doubt: float = DOUBT) -> Movement:
         """Let a client join the given ones."""
-        movement = self._compared(probe, doubt)
+        movement = self._compared(self._base, self._probes.clients, probe, doubt)
         self._observe(probe, movement)
         return movement
-
-    def _compared(self, probe: Probe, doubt: float) -> Movement:
-        joined = [*self._probes.clients, probe.build(probe.length)]
-        return self._base.compare(
-            [joined], self._scale, doubt=doubt, similar=self._similar(probe, self._probes.clients)
-        )
-
-    def _similar(self, probe: Probe, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return two rounds that differ in a client, whose update is a little shorter in the second."""
-        longer = min(probe.length, 1.0)
-        return (
-            [*others, probe.build(longer)],
-            [*others, probe.build(longer * shorter(self._scale.noise_multiplier))],
-        )
 
     def _try_setting(self, setting: Setting, few: bool) -> None:
         """Let simple clients join a round of other clients."""
         around = self._round([self._without(setting.others)], like=self._base)
-        outcome = around.outcome()
+        outcome, simple = around.outcome(), self._probes.simplest()
+        named = partial(replace, check=setting.check, does=setting.does)
         if not outcome.is_finite:
-            nobody = replace(self._probes.simplest()[0], check=setting.check, does=setting.does, may_refuse=True)
-            self._observe(nobody, Movement(refusal=outcome.refusal or "not finite"))
+            self._observe(named(simple[0], may_refuse=True), Movement(refusal=outcome.refusal or "not finite"))
             return
         if outcome.vector.size != self._base.outcome().vector.size:
             return
-        simple = self._probes.simplest()
         if setting.only_huge:
             simple = simple[-1:]
         elif few:
             simple = simple[:1]
         for probe in simple:
-            joined = [*setting.others, probe.build(probe.length)]
-            movement = around.compare([joined], self._scale, similar=self._similar(probe, setting.others))
-            named = replace(
-                probe, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
-            )  # fmt: skip
-            self._observe(named, movement)
+            movement = self._compared(around, setting.others, probe, DOUBT)
+            self._observe(named(probe, may_refuse=setting.may_refuse, plain=False), movement)
 
     def _try_removals(self, most: int) -> None:
         """Leave out the given clients, one at a time."""
         clients = self._probes.clients
-        for index in range(min(len(clients), most)):
+        for index, client in enumerate(clients[:most]):
             # As many clients as elsewhere, so that it is the client that counts and not their number.
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             around = self._round([self._without(others)], like=self._base)
-            movement = around.compare([[*others, clients[index]]], self._scale)
-            self._observe(_given(Check.GIVEN, f"{self._options.who}s[{index}]", clients[index]), movement)
+            movement = around.compare([[*others, client]], self._scale)
+            code = f"{self._options.who}s[{index}]"
+            given = self._probes.simplest()[0]  # only its words matter: the client is compared already
+            given = replace(given, check=Check.GIVEN, sends=f"({code})", code=code, plain=False, essential=False)
+            self._observe(given, movement)
 
     def _try_rounds(self) -> None:
         """Look for a client of the first round in the releases of later ones.
 
         A long update is looked for too, since what clipping cut off may come back (error feedback).
         """
-        rounds = self._options.rounds
+        rounds, noise = self._options.rounds, self._base.noise
         ordinary = self._without(self._probes.clients)
         around, rest = self._round([ordinary] * rounds, like=self._base), [ordinary] * (rounds - 1)
+        plain = around.outcome().vector
         for probe in self._probes.simplest():
             joined = [*self._probes.clients, probe.build(probe.length)]
-            plain, moved = around.outcome().vector, self._runner.run([joined, *rest]).vector
+            moved = self._runner.run([joined, *rest]).vector
             if not probe.essential or plain.size != moved.size or not plain.size:
                 continue
             later = slice(plain.size // rounds, None)
             left = np.abs(plain[later] - moved[later]) > 8 * self._probes.template.precision * np.abs(plain[later])
-            if not left.any() and not self._shares_noise(around):
-                continue  # nothing of the first round is left in later ones
+            shared = ""
+            if not left.any():
+                # The noise of rounds is correlated if that is how two draws of each round differ.
+                again = around.outcome(1).vector
+                if not self._scale.noise_multiplier or again.size != plain.size:
+                    continue
+                standard = (plain - again).reshape(rounds, -1) / np.where(noise.bare, np.inf, noise.std)
+                standard /= np.maximum(np.linalg.norm(standard, axis=1, keepdims=True), 1e-300)
+                correlations = np.abs(np.triu(standard @ standard.T, 1))
+                if correlations.max() <= _CORRELATED / math.sqrt(standard.shape[1]):
+                    continue  # nothing of the first round is left in later ones
+                shared = ", whose noise is shared with later rounds in part"
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self._scale)
-            shared = "" if left.any() else ", whose noise is shared with later rounds in part"
             does = f"took part in the first of {rounds} rounds{shared}"
             self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement, rounds=rounds)
-
-    def _shares_noise(self, around: Round) -> bool:
-        """Whether the noise of rounds seems to be correlated: that is how two draws of each round differ."""
-        plain, again = (around.outcome(draw).vector for draw in (0, 1))
-        if not self._scale.noise_multiplier or again.size != plain.size:
-            return False
-        noise = (plain - again).reshape(len(around.members), -1)
-        standard = noise / np.where(self._base.noise.bare, np.inf, self._base.noise.std)
-        standard /= np.maximum(np.linalg.norm(standard, axis=1, keepdims=True), 1e-300)
-        correlations = np.triu(standard @ standard.T, 1)
-        return bool(np.abs(correlations).max() > _CORRELATED / math.sqrt(noise.shape[1]))
 
     def _observe(self, probe: Probe, movement: Movement, rounds: int = 1) -> None:
         self._rows.append(
@@ -396,3 +381,110 @@ class _Search:
             return 0.0
         difference = np.nan_to_num(one - two, posinf=0.0, neginf=0.0)
         return float(np.linalg.norm(difference, self._probes.order)) / 2
+
+
+class ClientSums:
+    """A mechanism of clients, replayed once, that can be called with a sum of updates of norm 1.
+
+    Whether clients are clipped and weighted as claimed needs no statistics: replay finds out. Whether the noise is
+    right is for the attacks on it, which choose the sum. It is divided among so many clients that none is clipped.
+
+    Args:
+        release: Function from a list of clients to their noisy sum or average.
+        clients: The clients of an ordinary round, or how many: each is then a float32 array of shape ``(dim,)``.
+        dim: Number of coordinates of an update, if ``clients`` is a number.
+        clip_norm: The claimed clip norm.
+        noise_multiplier: The claimed noise multiplier. If it is None, replay compares movements with the clip norm
+            alone, and leaves the noise to the attacks on it.
+        norm: Which norm of an update the clip norm limits: ``"l2"`` or ``"l1"``.
+        seed: Seed of the replay.
+
+    Attributes:
+        dim: Number of coordinates.
+        replay: What the replay with the given clients found.
+
+    Raises:
+        InputError: If the clients do not fit, or the output does not depend on them.
+    """
+
+    def __init__(
+        self, release: Callable[[list[Any]], object], clients: int | Sequence[Any], *, dim: int | None,
+        clip_norm: float, noise_multiplier: float | None, norm: str, seed: int,
+    ) -> None:  # fmt: skip
+        # An average over few clients moves further, rightly if its noise grows as much.
+        options = ReplayOptions(norm=norm, seed=seed, dropouts=noise_multiplier is not None)
+        self._release, self._seed, self._clip = release, seed, check_positive("clip_norm", clip_norm)
+        if isinstance(clients, int):
+            blank = Template(np.zeros(check_count("dim", _DEFAULT_DIM[norm] if dim is None else dim), dtype=np.float32))
+            clients = blank.random(check_count("clients", clients), norm=2 * self._clip, seed=seed)
+        if not len(clients):
+            raise InputError("clients must be a list of at least one client, got none")
+        self._template = Template(clients[0])
+        self.dim = self._template.dim
+        if self.dim > _LARGEST[norm]:
+            raise InputError(
+                f"with clients, an update may have at most {_LARGEST[norm]:,} coordinates (norm {norm}), got "
+                f"{self.dim:,}: test a smaller model"
+            )
+        self.replay: Replay = replay(
+            release, clients, clip_norm=self._clip, noise_multiplier=noise_multiplier, options=options
+        )
+        # Canaries have a coordinate each, so their sum is no longer than √dim, or dim in ℓ₁.
+        order = int(norm[1])
+        self._carriers = max(len(clients) + 1, math.ceil(1.1 * self.dim ** (1 / order)) + 1)
+        self._unit, single, shared = self._movements(order)
+        if not 0 < self._unit < math.inf:
+            raise InputError("the mechanism's output does not depend on its clients: there is nothing to test")
+        moved = max((row.clip_norms for row in self.replay.moved if not row.hostile), default=0.0)
+        most = max(self._unit, single, self._unit * moved)
+        if self.replay.ok and shared > _LONGER * most:  # a refuted replay says more than this
+            raise InputError(
+                f"{self._carriers:,} clients that share an update of the clip norm move the output by "
+                f"{shared / self._unit:.3g} times as much as one client that sends it, so short updates are made "
+                "longer and the noise cannot be judged by sums: use assert_sensitivity"
+            )
+
+    def __call__(self, total: Vector) -> Floats:
+        """Return the noisy sum, in clip norms, of clients whose updates add up to ``total`` clip norms."""
+        released = self._release(self._sending(total))
+        noisy = np.concatenate([numbers_of(leaf).ravel() for leaf in leaves(released).values()])
+        if noisy.size != self.dim:
+            raise InputError(
+                f"the release has {noisy.size:,} numbers and an update has {self.dim:,}: pass a function that returns "
+                "the noisy sum or average alone, and test the rest by assert_sensitivity"
+            )
+        return np.asarray(noisy / self._unit)
+
+    def check_steady(self) -> None:
+        """Raise `InputError` if what a client does has changed over the calls, as with adaptive clipping."""
+        ratio = self._movements(2)[0] / self._unit
+        if abs(ratio - 1) > _STEADY:
+            raise InputError(
+                f"one client now moves the output by {ratio:.3g} times as much as before the calls, so its noise "
+                "cannot be judged: turn off what changes from round to round, such as adaptive clipping or a decaying "
+                "learning rate, or use assert_sensitivity"
+            )
+
+    def _sending(self, total: Vector | Floats) -> list[Any]:
+        """Return clients that share a sum equally; new ones, since an aggregation may add up in place."""
+        client = self._template.build(np.asarray(total, dtype=np.float64) * (self._clip / self._carriers))
+        return [copy.deepcopy(client) for _ in range(self._carriers)]
+
+    def _movements(self, order: int) -> tuple[float, float, float]:
+        """Return how far the output moves by one client of the clip norm, by one of one coordinate, and by its shares.
+
+        All others send nothing. The first is measured by swapping the client for its negative.
+        """
+        runner = Runner(self._release, seed=self._seed)
+        rng, one = np.random.default_rng(self._seed), np.eye(1, self.dim)[0]
+        direction = rng.uniform(1.0, 1.2, self.dim) * rng.choice([-1.0, 1.0], self.dim)
+        direction *= self._clip / np.linalg.norm(direction, order)
+        silent = self._sending(np.zeros(self.dim))
+        rounds = [[*silent[1:], self._template.build(update)] for update in (direction, -direction, one * self._clip)]
+        with runner.isolated.leaves_no_trace():
+            outputs = [runner.run([clients]).vector for clients in (*rounds, self._sending(one), silent)]
+        if any(output.size != outputs[0].size for output in outputs):
+            return 0.0, 0.0, 0.0
+        plus, minus, single, shared, before = outputs
+        norms = [np.linalg.norm(moved) for moved in ((plus - minus) / 2, single - before, shared - before)]
+        return float(norms[0]), float(norms[1]), float(norms[2])

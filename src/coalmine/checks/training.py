@@ -1,25 +1,35 @@
-"""The checks of a training that an audit makes beside scoring its canaries. docs/checks.md describes them all."""
+"""What an audit remembers of a training beside the scores of its canaries, and what that says about the claim.
+
+`TrainingChecks` records the noise of updates (`update_noise`) and who took part, and tests both after the training.
+docs/checks.md describes the checks, and has the proofs.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.arrays import Floats
-from coalmine.checks.cohorts import CohortRecord, cohort_findings
-from coalmine.checks.update_noise import NOISE_CHECKS, ClaimedNoise, noise_findings
-from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
+from coalmine.arrays import Floats, Ints
+from coalmine.checks.update_noise import (
+    NOISE_CHECKS,
+    RECORDED,
+    THE_UPDATE,
+    NoiseRecord,
+    largest_roundings,
+    noise_findings,
+)
 from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
+from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
-from coalmine.stats.exact_tests import LEAST_P_VALUE
+from coalmine.stats.exact_tests import LEAST_P_VALUE, rate_p_value, repeated_size_gain
 from coalmine.vectors import dot, on, pieces
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
@@ -28,6 +38,38 @@ _MOST_ROUNDING = 0.5
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
+
+# Clients whose participation should be no likelier than anybody's. That they take part *more* often refutes the claim;
+# that they take part less often is a warning, since clients may leave.
+_WATCHED = ("the clients of the round before", "the clients with the most rounds so far", "recent clients")
+_COHORT_TESTS = 2 + len(_WATCHED)  # rate, alike sizes, and one per group that is watched
+
+
+@dataclass(eq=False)
+class CohortRecord:
+    """Counts of who took part; memory does not grow with the product of rounds and clients.
+
+    Args:
+        ids: The clients that took part, ascending, (clients,).
+        times: How often each of them did, (clients,).
+        last: The last round of each, (clients,).
+        hits: How many clients of the groups that are watched took part, in all rounds, (groups,).
+        trials: How many clients the groups had, (groups,).
+        sizes: Number of clients of each round, (rounds,).
+        available: Number of clients that could have taken part in each round, (rounds,).
+        repeats: Number of rounds with exactly the clients of the round before, (1,).
+        soon: Clients that took part twice in an epoch of the claim, and the last round in which they did, (k, 2).
+    """
+
+    ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    last: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    hits: Ints = field(default_factory=lambda: np.zeros(len(_WATCHED), np.int64))
+    trials: Ints = field(default_factory=lambda: np.zeros(len(_WATCHED), np.int64))
+    sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    available: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    repeats: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    soon: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 class TrainingChecks:
@@ -44,21 +86,25 @@ class TrainingChecks:
         chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
             name of the tensor; None if no canaries lie in single tensors.
         participation_refutes: Whether the canaries' claim relies on how the clients were drawn.
+        looked_at: Checks that an integration made by itself.
+        facts: What these found.
+        cohorts: Who took part.
     """
 
     def __init__(
         self, dim: int, rounds: int, seed: int, layers: Layers | None, noise_scale: Vector | None = None
     ) -> None:
-        self.dim, self.rounds, self.seed, self.layers = dim, rounds, seed, layers
+        self.dim, self.rounds, self.seed = dim, rounds, seed
+        self.layers = layers or Layers({THE_UPDATE: (dim,)})
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
         self.participation_refutes = True
+        self.looked_at: list[str] = []
         self.facts: list[Finding] = []
-        self._noise: NoiseRecord | None = None
-        self._cohorts = CohortRecord()
-        self.looked_at: list[str] = []  # checks that an integration made by itself
+        self.cohorts = CohortRecord()
+        self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
         # Of the canaries, in their first round and in all rounds: sum of share times precision, and of the precision.
         self._presence = np.zeros((2, 2))
 
@@ -72,11 +118,13 @@ class TrainingChecks:
             clip_norm: Clip norm of the round.
             inserted: Sum of the canaries that were to be inserted, (dim,).
         """
-        divisor = release.divisor
-        if divisor is None or not math.isfinite(clip_norm) or not math.isfinite(release.rounding):
+        update, divisor = release.vector, release.divisor
+        if divisor is None or not math.isfinite(clip_norm * release.rounding):
             return
-        update, record = release.vector, self._record()
-        roundings = np.maximum(release.rounding, largest_roundings(update, record.layers.starts))
+        if self._noise is None:
+            self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
+        starts = self._noise.layers.starts
+        roundings = np.maximum(release.rounding, largest_roundings(update, starts))
         if inserted is not None:
             inserted = on(update.device, inserted)
         if self._noise_scale is not None:
@@ -84,8 +132,8 @@ class TrainingChecks:
             scale = on(update.device, self._noise_scale)
             update = update / scale
             inserted = None if inserted is None else inserted / scale
-            roundings = roundings / self._noise_scale[record.layers.starts]
-        record.add(release.round, update, clip_norm / divisor, float(roundings.max()), divisor)
+            roundings = roundings / self._noise_scale[starts]
+        self._noise.add(release.round, update, clip_norm / divisor, float(roundings.max()), divisor)
         if inserted is None:
             return
         # How much of the canaries' sum the update contains: 1 if it was added, and about 0 if it was not. Given the
@@ -99,15 +147,53 @@ class TrainingChecks:
             variance += dot(terms, terms)
         if length > 0 and variance > 0:
             share, precision = product * divisor / length, length**2 / (variance * divisor**2)
-            first = 1 if self._presence.any() else 0
+            first = int(self._presence.any())
             self._presence[first:] += [share * precision, precision]
 
     def cohort(self, clients: int | Sequence[int], available: int) -> None:
-        """Record who took part in a round."""
-        epoch = None
+        """Record who took part in a round.
+
+        Args:
+            clients: Identifiers of the clients that took part, or only their number.
+            available: Number of clients that could have taken part.
+
+        Raises:
+            InputError: If more clients took part than were available, or one is listed twice.
+        """
+        seen, round = self.cohorts, len(self.cohorts.sizes)
+        is_number = isinstance(clients, int | np.integer)
+        size = check_count("clients", clients, least=0) if isinstance(clients, int | np.integer) else len(clients)
+        if size > check_count("available", available):
+            raise InputError(f"{size} clients took part, but only {available} were available")
+        ids = np.unique(np.asarray([] if is_number else clients, dtype=np.int64))
+        if len(ids) != size and not is_number:
+            raise InputError("a client is listed twice in a round: list each once")
+        seen.sizes, seen.available = np.append(seen.sizes, size), np.append(seen.available, available)
+        if is_number:
+            return
+        new = np.setdiff1d(ids, seen.ids, assume_unique=True)
+        places = np.searchsorted(seen.ids, new)
+        seen.ids = np.insert(seen.ids, places, new)
+        seen.times, seen.last = np.insert(seen.times, places, 0), np.insert(seen.last, places, -1)
+        present = np.zeros(len(seen.ids), dtype=bool)
+        present[np.searchsorted(seen.ids, ids)] = True
+        if round > 0:
+            # How many of the groups that are watched took part. Each group depends on earlier rounds only.
+            usual = max(1.0, float(np.mean(seen.sizes[:-1])))
+            window = max(1, math.floor(available / usual) - 1)
+            before, often = seen.last == round - 1, seen.times > seen.times.sum() / available
+            groups = np.array([before, often, (seen.times > 0) & (seen.last >= round - window)])
+            seen.trials += groups.sum(axis=1)
+            seen.hits += (groups & present).sum(axis=1)
+            seen.repeats += bool(before.any() and np.array_equal(before, present))
         if isinstance(self.sampling, Epochs):
-            epoch = self.sampling.epoch(self.rounds, min(self._cohorts.rounds, self.rounds - 1))[1]
-        self._cohorts.add(clients, available, epoch)
+            start = self.sampling.epoch(self.rounds, min(round, self.rounds - 1))[1]
+            early = seen.ids[present & (seen.last >= start)]
+            seen.soon[np.isin(seen.soon[:, 0], early), 1] = round
+            early = early[~np.isin(early, seen.soon[:, 0])]
+            seen.soon = np.vstack([seen.soon, np.stack([early, np.full_like(early, round)], axis=1)])
+        seen.times += present
+        seen.last[present] = round
 
     # After the training
 
@@ -116,50 +202,63 @@ class TrainingChecks:
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
         """
-        made, noise, record = list(self.looked_at), self._claimed_noise(claim), self._noise
-        if noise is not None and record is not None:
+        made, noise = list(self.looked_at), self._claimed_noise(claim)
+        by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
+        if noise is not None:
             made += NOISE_CHECKS
-        if self._cohorts.rounds:
+        if len(self.cohorts.sizes):
             made.append(Check.PARTICIPATION)
-        if self.chances is not None and claim is not None and math.isfinite(claim.epsilon):
+        if by_tensor:
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
-        share = self._canaries_share()
         # If all noise is too small, the divisor is in doubt already, and with it the share of the canaries.
         doubted = False
-        if noise is not None and record is not None:
-            claimed_noise = ClaimedNoise(record, noise, level, share, self.even_noise)
-            findings += noise_findings(claimed_noise)
-            doubted = claimed_noise.low_everywhere or any(finding.check == Check.UNITS for finding in findings)
-        if record is not None and share is not None and not doubted:
-            findings += _about_canaries(*share, float(record.divisor[0]))
-        if self._cohorts.rounds:
-            for finding in cohort_findings(self._cohorts, self.claimed_sampling(claim), level=level):
+        share, about_canaries = self._canaries()
+        if noise is not None and self._noise is not None:
+            findings, doubted = noise_findings(self._noise, noise, level, share, self.even_noise)
+        if not doubted:
+            findings += about_canaries
+        if len(self.cohorts.sizes):
+            for finding in cohort_findings(self.cohorts, self.claimed_sampling(claim), level=level):
                 findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
-        if self.chances is not None and claim is not None and Check.CANARIES in made:
-            findings += tensor_findings(self.chances, claim, level)
+        if claim is not None and by_tensor:
+            findings += tensor_findings(self.chances or {}, claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
 
-    def _canaries_share(self) -> tuple[float, float] | None:
-        """Return how much of the canaries' sum the releases contain, and its standard error; None if it is unknown.
+    def _canaries(self) -> tuple[tuple[float, float] | None, list[Finding]]:
+        """Return how much of the canaries' sum the releases contain and its standard error, and what is wrong with it.
 
         Clients who train on a model that contains canaries push back, so in later rounds the share may be below 1.
-        It is known only if the canaries' first round agrees that it is below, or above, or the same.
+        It is known only if the canaries' first round agrees that it is below, or above, or the same; otherwise None.
+        A warning says if the share is nothing, or so much or little that the divisor must be wrong.
         """
-        if not self._presence[:, 1].all():
-            return None
-        first, share = self._presence[:, 0] / self._presence[:, 1]
-        first_error, error = (float(precision) for precision in self._presence[:, 1] ** -0.5)
+        if self._noise is None or not self._presence[:, 1].all():
+            return None, []
+        first, share = (self._presence[:, 0] / self._presence[:, 1]).tolist()
+        first_error, error = (self._presence[:, 1] ** -0.5).tolist()
         differs = abs(share - 1) > _LOOKS_LIKE_NOTHING * error
         if differs and (1 - first) * np.sign(1 - share) < _LOOKS_LIKE_NOTHING * first_error:
-            return None
-        return float(share), error
+            return None, []
+        if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
+            sentence = (
+                f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
+                "you add planted.total to the sum of the clients' updates?"
+            )
+            return (share, error), [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
+        if abs(share - 1) < max(_WOULD_SHOW * error, _WRONG_UNITS) or share < _WOULD_SHOW * error:
+            return (share, error), []
+        divisor = float(self._noise.divisor[0])
+        sentence = (
+            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
+            f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
+        )
+        return (share, error), [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
 
     def _claimed_noise(self, claim: Claim | None) -> Floats | None:
-        """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
-        if claim is None:
+        """Return the claimed noise multiplier of each round; None if the claim is not about noise that was recorded."""
+        if claim is None or self._noise is None:
             return None
         noise = np.full(self.rounds, claim.noise_multiplier or self.noise_multiplier or 0.0)
         schedule = np.array(claim.noise_schedule).reshape(-1, 2)
@@ -167,11 +266,9 @@ class TrainingChecks:
             noise[:] = schedule[:, 0].min()  # of rounds beyond the schedule
             each = np.repeat(schedule[:, 0], schedule[:, 1].astype(int))[: self.rounds]
             noise[: len(each)] = each
-        if not (noise > 0).all() or not np.isfinite(noise).all():
-            return None
-        if self._noise is not None and float((self._noise.rounding.max()) / noise.min()) > _MOST_ROUNDING:
-            return None
-        return noise
+        # Coarse rounding would hide the noise, and infinite noise has no size to compare with.
+        judged = np.isfinite(noise) & (noise > 0) & (self._noise.rounding.max() <= _MOST_ROUNDING * noise)
+        return noise if judged.all() else None
 
     def claimed_sampling(self, claim: Claim | None) -> Sampling | None:
         """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
@@ -179,42 +276,36 @@ class TrainingChecks:
             return self.sampling
         return claim.sampling if isinstance(claim.sampling, Poisson | FixedSize) else None
 
-    def _record(self) -> NoiseRecord:
-        """Return the record of the noise, which is made once the layers are known."""
-        if self._noise is None:
-            self._noise = NoiseRecord(self.layers or Layers({THE_UPDATE: (self.dim,)}), self.rounds, self.seed)
-        return self._noise
-
-    # Stored with a result, so that the gate finds again what was found
+    # Stored with a result, so that the gate finds again what was found, and in checkpoints
 
     def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return all that `findings` needs but the claim: terms, ready for JSON, and arrays."""
-        sampling = self.sampling
+        sampling, chances = self.sampling, self.chances
         if sampling is not None and not isinstance(sampling, AtMost | Epochs | FixedSize | Poisson):
             sampling = EveryRound()  # whose clients are checked in the same way, and which has a text form
         terms = {
             "dim": self.dim,
             "rounds": self.rounds,
             "seed": self.seed,
-            "layers": None if self.layers is None else list(self.layers.shapes.items()),
+            "layers": list(self.layers.shapes.items()),
             "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
-            "tensors": None if self.chances is None else list(self.chances),
+            "tensors": None if chances is None else list(chances),
             "looked_at": list(map(str, self.looked_at)),
             "facts": [fact.to_dict() for fact in self.facts],
         }
         # Who took part is nobody's business after the training: only how often clients did.
-        arrays = self.state() | {"cohort_ids": np.zeros(0, dtype=np.int64)}
-        for number, chances in enumerate((self.chances or {}).values()):
-            arrays[f"chances_{number}"] = chances
+        arrays = self.state() | {"cohort_ids": np.zeros(0, np.int64)}
+        for number, likelihoods in enumerate((chances or {}).values()):
+            arrays[f"chances_{number}"] = likelihoods
         return terms, arrays
 
     @classmethod
     def from_stored(cls, terms: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the checks that `stored` describes."""
-        layers = None if terms["layers"] is None else Layers({name: tuple(shape) for name, shape in terms["layers"]})
+        layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
         for name in ("participation_refutes", "noise_multiplier", "even_noise", "looked_at"):
@@ -226,21 +317,24 @@ class TrainingChecks:
         checks.facts = [Finding(**fact) for fact in terms["facts"]]
         return checks
 
-    # Checkpoints
-
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        state = self._cohorts.state() | {"presence": np.array(self._presence)}
-        if self._noise is not None:
-            state |= self._noise.state()
+        state = {"presence": np.array(self._presence)}
+        for name, counts in vars(self.cohorts).items():
+            state[f"cohort_{name}"] = np.array(counts)
+        for name in RECORDED if self._noise is not None else ():
+            state[f"noise_{name}"] = np.array(getattr(self._noise, name))
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
-        self._cohorts.restore(state)
         self._presence = np.array(state["presence"])
-        if "noise_energies" in state:
-            self._record().restore(state)
+        self.cohorts = CohortRecord(**{name: np.array(state[f"cohort_{name}"]) for name in vars(self.cohorts)})
+        if "noise_energies" not in state:
+            return
+        self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
+        for name in RECORDED:
+            setattr(self._noise, name, np.array(state[f"noise_{name}"]))
 
 
 def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:
@@ -272,24 +366,99 @@ def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -
     return findings
 
 
-def _about_canaries(share: float, error: float, divisor: float) -> list[Finding]:
-    """Warn if the releases contain nothing of the canaries, or so much or little that the divisor must be wrong.
+def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: float) -> list[Finding]:
+    """Return where participation contradicts the claimed sampling.
 
     Args:
-        share: How much of the canaries' sum the releases contain.
-        error: Its standard error.
-        divisor: What the sum of a round is said to be divided by.
+        record: Who took part, in at least one round.
+        sampling: The sampling that the claim assumes for clients, or None if it assumes none.
+        level: Significance of all tests together.
+
+    Example:
+        >>> checks = TrainingChecks(10, 5, 0, None)
+        >>> for _ in range(5):
+        ...     checks.cohort(range(30), available=120)
+        >>> [finding.sentence for finding in cohort_findings(checks.cohorts, FixedSize(30, 120), level=1e-3)]
+        ['The same 30 of 120 clients took part in all 5 rounds, which fixed:30/120 makes next to impossible']
     """
-    if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
+    rounds, most, sentence, refutes = len(record.sizes), int(record.times.max(initial=0)), "", True
+    if isinstance(sampling, Poisson | FixedSize):
+        return _drawn(record, sampling, level)
+    if isinstance(sampling, AtMost):
+        if most > sampling.times:
+            sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
+    elif isinstance(sampling, Epochs):
+        if len(record.soon):
+            client, round = record.soon[0]
+            sentence = (
+                f"{len(record.soon)} clients took part twice in one of {sampling.epochs} epochs, such as "
+                f"client {client} in round {round}."
+            )
+    elif rounds >= 3 and record.repeats[0] == rounds - 1 and record.sizes[0] < record.available[0]:
+        # The claim does not rely on sampling, so this is only a warning.
+        refutes = False
         sentence = (
-            f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
-            "you add planted.total to the sum of the clients' updates?"
+            f"The same {record.sizes[0]} of {record.available[0]} clients took part in all {rounds} rounds. A "
+            "claim with amplification by sampling would not hold."
         )
-        return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
-    if abs(share - 1) >= max(_WOULD_SHOW * error, _WRONG_UNITS) and share >= _WOULD_SHOW * error:
-        sentence = (
-            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
-            f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
-        )
-        return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
-    return []
+    return [Finding(check=Check.PARTICIPATION, sentence=sentence, refutes=refutes)] if sentence else []
+
+
+def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) -> list[Finding]:
+    """Return contradictions to random draws."""
+    name = f"{sampling.name}:{sampling.rate:.4g}" if isinstance(sampling, Poisson) else str(sampling)
+    rounds, available, total = len(record.sizes), int(record.available.sum()), int(record.sizes.sum())
+    rate = realized = total / available
+    same_clients = bool(record.repeats[0] == rounds - 1)
+    findings: list[Finding] = []
+    tests: list[tuple[float, str, bool]] = []  # p-value, what it means, and whether that refutes the claim
+    if isinstance(sampling, FixedSize):
+        largest = int(np.argmax(record.sizes / record.available))
+        size, of = int(record.sizes[largest]), int(record.available[largest])
+        if size > (sampling.rate or 1.0) * of * (1 + 1e-12):
+            sentence = f"{size} of {of} clients took part in round {largest}, more than {name} claims"
+            findings.append(Finding(check=Check.PARTICIPATION, sentence=sentence))
+        # The sizes are public; who fills them is what is tested, where they are all the same.
+        watched = _WATCHED if len(np.unique(record.sizes)) == len(np.unique(record.available)) == 1 else ()
+    else:
+        rate, watched = float(sampling.rate or 0.0), _WATCHED
+        sentence = f"{total / rounds:.4g} clients took part per round on average, more than {name} claims"
+        tests.append((rate_p_value(total, available, rate), sentence, True))
+        # Do cohorts vary in size as random draws do?
+        gain = 0.0
+        for before, size, of in zip(record.sizes[:-1], record.sizes[1:], record.available[1:], strict=True):
+            gain += repeated_size_gain(int(size), int(before), int(of), rate)
+        smallest, largest = int(record.sizes.min()), int(record.sizes.max())
+        values = f"always {smallest}" if smallest == largest else f"from {smallest} to {largest}"
+        sentence = f"The number of clients per round varies too little for {name} ({values})"
+        tests.append((math.exp(min(0.0, -gain)), sentence, True))
+    for number, group in enumerate(watched):
+        hits, trials = int(record.hits[number]), int(record.trials[number])
+        if not trials:
+            continue
+        more, share = rate_p_value(hits, trials, rate), hits / trials
+        if number == 0 and same_clients:
+            sentence = (
+                f"The same {record.sizes[0]} of {record.available[0]} clients took part in all {rounds} rounds, "
+                f"which {name} makes next to impossible"
+            )
+            if _COHORT_TESTS * more <= level:  # nothing else is worth saying then
+                tests = [(more, sentence, True)]
+                break
+        elif hits > rate * trials:
+            sentence = (
+                f"{group.capitalize()} took part more often than {name} allows ({share:.2g} of the time instead of "
+                f"{rate:.2g})"
+            )
+            tests.append((more, sentence, True))
+        else:
+            sentence = (
+                f"{group.capitalize()} took part less often than others ({share:.2g} of the time instead of "
+                f"{realized:.2g}): they look shuffled, for which {name} is not computed, unless clients come and go"
+            )
+            tests.append((rate_p_value(trials - hits, trials, 1 - realized), sentence, False))
+    for chance, sentence, refutes in tests:
+        p_value = _COHORT_TESTS * chance
+        if p_value <= level:
+            findings.append(Finding(check=Check.PARTICIPATION, sentence=sentence, p_value=p_value, refutes=refutes))
+    return findings

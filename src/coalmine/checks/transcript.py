@@ -97,7 +97,17 @@ class Transcript:
 
     def __post_init__(self) -> None:
         self.inputs = np.where(self.canary & self.inserted, self.values, 0.0)
-        self.gain = _gain(self.inputs[self.pilot], self.outputs[self.pilot])
+        # Rounded to 1 or 1/n if the pilot does not tell it from that, so that outputs can be compared exactly.
+        inputs, outputs = self.inputs[self.pilot], self.outputs[self.pilot]
+        centered, came_out = inputs - inputs.mean(), outputs - outputs.mean()
+        power = max(float(np.sum(centered**2)), 1e-300)
+        self.gain = float(np.sum(centered * came_out)) / power
+        error = math.sqrt(float(np.sum((came_out - self.gain * centered) ** 2)) / power / inputs.size)
+        updates = round(1 / abs(self.gain)) if self.gain else 0
+        if abs(self.gain) <= 6 * error or abs(self.gain - 1) <= 5 * error:
+            self.gain = 1.0
+        elif updates and abs(1 / abs(self.gain) - updates) <= 5 * error / self.gain**2 < 0.2:
+            self.gain = math.copysign(1 / updates, self.gain)
         kept = np.arange(self.pilot.size)[:, None] >= self.first
         self.known: Bools = (self.pilot[:, None] | ~self.canary) & kept
         self.noise = np.where(self.known, self.outputs / self.gain - self.inputs, 0.0)
@@ -116,23 +126,6 @@ class Transcript:
         self.target_values = self.values[self.targets]
         self.target_outputs = self.outputs[self.targets] / self.gain
         self.coins = self.inserted[self.targets]
-
-
-def _gain(inputs: Floats, outputs: Floats) -> float:
-    """Return how much outputs grow with inputs.
-
-    Rounded to 1 or 1/n if the pilot does not tell it from that, so that outputs can be compared exactly.
-    """
-    centered, came_out = inputs - inputs.mean(), outputs - outputs.mean()
-    power = max(float(np.sum(centered**2)), 1e-300)
-    gain = float(np.sum(centered * came_out)) / power
-    error = math.sqrt(float(np.sum((came_out - gain * centered) ** 2)) / power / inputs.size)
-    if abs(gain) <= 6 * error or abs(gain - 1) <= 5 * error:
-        return 1.0
-    updates = round(1 / abs(gain))
-    if updates and abs(1 / abs(gain) - updates) <= 5 * error / gain**2 < 0.2:
-        return math.copysign(1 / updates, gain)
-    return gain
 
 
 def call_often(
@@ -168,7 +161,13 @@ def call_often(
     resolution = 1e-15
     for call in range(calls):
         if call == early + pilots and in_part:
-            suspects = _suspects(energy, coordinates)
+            # Those with the least noise in the pilot are kept from now on: single ones, and blocks of 64.
+            energy[coordinates] = np.inf
+            single = np.argpartition(energy, _SUSPECTS)[:_SUSPECTS]
+            blocks = energy[: dim // 64 * 64].reshape(-1, 64).sum(axis=1)
+            weakest = np.argsort(blocks)[: _SUSPECTS // 64]
+            in_blocks = (64 * weakest[:, None] + np.arange(64)).ravel()
+            suspects = np.setdiff1d(np.concatenate([single, in_blocks]), coordinates)
             coordinates = np.concatenate([coordinates, suspects])
             first = np.concatenate([first, np.full(suspects.size, call)])
         here = slice(0, coordinates.size)
@@ -193,13 +192,3 @@ def call_often(
         coordinates=coordinates[order], first=first[order], pilot=pilot, values=values, canary=canary,
         inserted=inserted, outputs=outputs, resolution=resolution,
     )  # fmt: skip
-
-
-def _suspects(energy: Vector, kept: Ints) -> Ints:
-    """Return the coordinates outside ``kept`` with the least noise in the pilot: single ones, and blocks of 64."""
-    energy = energy.copy()
-    energy[kept] = np.inf
-    single = np.argpartition(energy, _SUSPECTS)[:_SUSPECTS]
-    blocks = energy[: energy.size // 64 * 64].reshape(-1, 64).sum(axis=1)
-    weakest = np.argsort(blocks)[: _SUSPECTS // 64]
-    return np.setdiff1d(np.concatenate([single, (64 * weakest[:, None] + np.arange(64)).ravel()]), kept)

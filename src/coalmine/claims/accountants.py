@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from coalmine.claims.sampling import MAX_NOISE, MIN_NOISE, Sampling, Schedule
 from coalmine.errors import InputError, check_count, check_nonnegative, check_probability
 
@@ -50,7 +52,6 @@ def gaussian_epsilon(schedule: Schedule, sampling: Sampling, delta: float, accou
         return 0.0
     if isinstance(event, dp.NonPrivateDpEvent) or delta == 0:
         return math.inf
-    step = 0.0
     if accountant == "pld":
         shift = gaussian_shift_of(event)
         if shift is not None:
@@ -61,9 +62,9 @@ def gaussian_epsilon(schedule: Schedule, sampling: Sampling, delta: float, accou
                 f"the pld accountant supports epsilon up to about {MAX_PLD_EPSILON:g}, and RDP gives {extent:.3g}: "
                 "use the accountant rdp, or more noise"
             )
-        step = pld_step(event, extent, coarser)
+        return float(sampled_losses(event, pld_step(event, extent, coarser)).get_epsilon_for_delta(delta))
     with quiet():
-        return float(new_accountant(accountant, neighbors, step).compose(event).get_epsilon(delta))
+        return float(new_accountant(accountant, neighbors, 0.0).compose(event).get_epsilon(delta))
 
 
 def gaussian_shift_of(event: Any) -> float | None:
@@ -120,6 +121,37 @@ def pld_step(event: Any, extent: float, coarser: int) -> float:
     # Powers of two: a finer grid then contains the coarser one, so its ε is not larger, and ε decreases with noise even
     # where the step changes.
     return 1e-4 * 2.0 ** math.floor(math.log2(step / 1e-4))
+
+
+def sampled_losses(event: Any, step: float) -> Any:
+    """Return the privacy loss distribution of Poisson-sampled Gaussian rounds, on a grid of ``step``.
+
+    It is that of dp-accounting's accountant, which inverts one loss at a time and takes much longer.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+    composed = privacy_loss_distribution.identity(value_discretization_interval=step)
+    for part in event.events:
+        noise, q = part.event.event.noise_multiplier, part.event.sampling_probability
+        directions = []
+        for adjacency, sign in ((AdjacencyType.REMOVE, 1), (AdjacencyType.ADD, -1)):
+            loss = GaussianPrivacyLoss(noise, sampling_prob=q, adjacency_type=adjacency)
+            ends = loss.connect_dots_bounds()
+            low, high = math.floor(ends.epsilon_lower / step), math.ceil(ends.epsilon_upper / step)
+            epsilons = step * np.arange(low, high + 1)
+            # The loss without sampling is ±ln(1 + (exp(±ε) - 1) / q) where the sampled one is ε. Removing a client
+            # never has a loss below ln(1 - q), and adding one never one above -ln(1 - q): infinite here.
+            scaled = sign * epsilons - math.log(q)
+            with np.errstate(divide="ignore", over="ignore"):
+                unsampled = scaled + np.log1p(np.maximum(-np.exp(math.log(1 / q - 1) - scaled), -1))
+            output = -sign * (0.5 + unsampled * noise**2)  # smaller outputs have larger losses
+            deltas = loss.mu_upper_cdf(output) - np.exp(epsilons + loss.mu_lower_log_cdf(output))
+            dots = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, np.clip(deltas, 0, 1))
+            directions.append(dots)
+        losses = privacy_loss_distribution.PrivacyLossDistribution(*directions)
+        composed = composed.compose(losses.self_compose(part.count))
+    return composed
 
 
 def new_accountant(name: str, neighbors: Any, step: float) -> Any:

@@ -27,6 +27,7 @@ from coalmine.claims.accountants import (
     noise_for,
     pld_step,
     quiet,
+    sampled_losses,
 )
 from coalmine.claims.sampling import EveryRound, FixedSize, Poisson, Sampling, Schedule, parse_sampling
 from coalmine.errors import (
@@ -268,10 +269,11 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
         return None
     largest = min(extent, _LARGEST)
     epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
+    if kind == "pld":
+        losses = sampled_losses(event, pld_step(event, extent, _COARSER))
+        return PrivacyProfile(epsilons, np.asarray(losses.get_delta_for_epsilon(epsilons)))
     with quiet():
-        composed = new_accountant(kind, neighbors, pld_step(event, extent, _COARSER)).compose(event)
-        if kind == "pld":
-            return PrivacyProfile(epsilons, np.asarray(composed._pld.get_delta_for_epsilon(epsilons)))
+        composed = new_accountant(kind, neighbors, 0.0).compose(event)
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
     orders = np.asarray(composed._orders)[:, None]
     log_deltas = (orders - 1) * (np.asarray(composed._rdp)[:, None] - epsilons)

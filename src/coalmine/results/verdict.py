@@ -105,7 +105,6 @@ class Check(StrEnum):
     MEMORY = "memory"  # Do later rounds show nothing of a client without fresh noise?
     GIVEN = "given clients"  # Does the noise cover each client of an ordinary round?
     REPLACED = "replaced"  # Does it cover a client that is replaced by its opposite?
-    EXTRA = "extra client"  # Does it cover a client of your own?
     PRESENCE = "number of clients"  # Does it hide how many clients took part?
     REFUSED = "refused"  # Does the aggregation cope with every honest client?
 

@@ -14,7 +14,7 @@ from coalmine.methods.canife.pool import Pool
 
 
 def pool_of(rows, clip_norm=2.0):
-    return Pool.of([torch.as_tensor(rows, dtype=torch.float32)], clip_norm=clip_norm)
+    return Pool(rows=torch.as_tensor(rows, dtype=torch.float32), clip_norm=clip_norm)
 
 
 def clients(count, dim=40, rank=3, seed=0, clip_norm=2.0):

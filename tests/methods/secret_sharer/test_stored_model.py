@@ -70,7 +70,7 @@ def test_files_that_are_no_text_or_not_there_are_refused(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_canaries(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(InputError, match="UTF-8"):
+    with pytest.raises(InputError, match="utf-8"):
         read_canaries(tmp_path / "latin.json")
     (tmp_path / "cut.json").write_text('{"size": 50, "canar')
     with pytest.raises(InputError, match="cannot be read as JSON"):

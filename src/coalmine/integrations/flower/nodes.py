@@ -95,7 +95,7 @@ class LocalGrid(Grid):
                 config = {"partition-id": self._nodes.index(node), "num-partitions": len(self._nodes)}
                 self._contexts[node] = Context(1, node, config, RecordDict(), self._run_config)
             # Messages of a round share their content, and mods write into it.
-            separate = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
+            separate = Message(metadata=copy.copy(message.metadata), content=copied(message.content))
             try:
                 reply = copy.deepcopy(self._app(separate, self._contexts[node]))
             except Exception as error:  # whatever user code raises
@@ -124,7 +124,7 @@ def through_mods(mods: Sequence[Any], content: RecordDict, message: Message, con
     for mod in reversed(mods):
         call = functools.partial(lambda mod, inner, asked, node: mod(asked, node, inner), mod, call)
     # Messages of a round share their content, and mods write into it.
-    return call(Message(metadata=message.metadata, content=copy.deepcopy(message.content)), context)
+    return call(Message(metadata=message.metadata, content=copied(message.content)), context)
 
 
 def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
@@ -170,3 +170,11 @@ def canary_request(
     """
     made_from = {"family": family, "dim": canaries.dim, "count": canaries.count, "seed": canaries.seed}
     return {_REQUEST: json.dumps({**made_from, "canary": canary, "norm": norm, "parameters": list(layout.shapes)})}
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """Return a copy of a message's content to write into."""
+    # Flower keeps views of the bytes of an array that it has sent, and deepcopy cannot copy a view: they are shared.
+    arrays = [array for record in content.array_records.values() for array in record.values()]
+    views = [vars(array)["_chunks"] for array in arrays if "_chunks" in vars(array)]
+    return copy.deepcopy(content, {id(chunks): chunks for chunks in views})

@@ -330,7 +330,7 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
 
     Example:
         >>> import torch
-        >>> pool = Pool.of([torch.eye(3)[:2]], clip_norm=1.0)
+        >>> pool = Pool(rows=torch.eye(3)[:2], clip_norm=1.0)
         >>> update = np.array([0.6, 0.0, 0.8], dtype=np.float32)
         >>> direction = likelihood_ratio_direction(update, pool, noise_multiplier=0.1, cohort=2)
         >>> direction.vector.round(3).tolist(), round(direction.signal, 3)

@@ -196,6 +196,12 @@ class CanifeMethod(Method):
                 "CANIFE needs clipped updates, since its canaries have the clip norm: set clip_norm to a number",
                 ["training", "clip_norm"],
             )
+        if "one-shot" in run.methods and run.methods["canife"].mode == "running" and training.noise_multiplier == 0:
+            raise SettingError(
+                "without noise, the random canaries of [one-shot] would hide those of CANIFE in mode running: set mode "
+                "to frozen",
+                ["canife", "mode"],
+            )
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
         """Return one audit per adversary."""

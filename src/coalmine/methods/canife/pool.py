@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -34,24 +34,6 @@ class Pool:
 
     rows: Tensor
     clip_norm: float
-
-    @classmethod
-    def of(cls, updates: Iterable[Tensor], *, clip_norm: float) -> Pool:
-        """Build a pool from clipped updates.
-
-        Args:
-            updates: Some mock clients' updates at a time, (n, d).
-            clip_norm: The norm they were clipped to.
-
-        Raises:
-            InputError: If all updates are zero.
-        """
-        # Copies, since the rows belong to the kernel; on the CPU, since canaries may be designed elsewhere than clients
-        # train.
-        rows = torch.cat([update.detach().to("cpu", torch.float32, copy=True) for update in updates])
-        if not bool(rows.any()):
-            raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
-        return cls(rows=rows, clip_norm=clip_norm)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,12 +99,19 @@ class MockClients:
         """Return the clipped updates of all mock clients from ``weights``, by default the model's own.
 
         Raises:
-            InputError: If an update is not finite.
+            InputError: If an update is not finite, or if all are zero.
         """
         weights = self._weights if weights is None else weights
-        rows = client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed)
+        # On the CPU, since canaries may be designed elsewhere than clients train. Filled part by part: joining parts at
+        # the end would need twice the memory.
+        rows, first = torch.empty(len(self._data), len(weights)), 0
         with single_thread():
-            return Pool.of(rows, clip_norm=clip_norm)
+            for part in client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed):
+                rows[first : first + len(part)] = part.detach()
+                first += len(part)
+        if not bool(rows.any()):
+            raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
+        return Pool(rows=rows, clip_norm=clip_norm)
 
 
 def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:

@@ -131,7 +131,7 @@ def check_mechanism(
     findings: list[Finding] = []
     sums = None
     if clients is not None:
-        from coalmine.checks.client_sums import ClientSums  # replay needs torch
+        from coalmine.checks.sensitivity import ClientSums  # replay needs torch
 
         noise = None if claim is None else claim.noise_multiplier
         sums = mechanism = ClientSums(
