@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from coalmine.claims import Claim, EveryRound, Poisson, compose_rounds, noise_for, parse_sampling, round_epsilon
-from coalmine.claims.accountants import check_accountant, extent_of, new_accountant, pld_step, sampled_losses
+from coalmine.claims.accountants import check_accountant, deltas_of, extent_of, new_accountant, pld_step, sampled_losses
 from coalmine.claims.claim import _grouped, _local_curve, _rounds_curve, noise_from_round_epsilon
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
@@ -245,3 +245,5 @@ def test_sampled_losses_are_those_of_dp_accounting(q):
     step = pld_step(event, extent_of(event, neighbors), 16)
     expected = new_accountant("pld", neighbors, step).compose(event).get_epsilon(1e-5)
     assert sampled_losses(event, step).get_epsilon_for_delta(1e-5) == pytest.approx(expected, rel=1e-8)
+    losses, epsilons = sampled_losses(event, step), np.linspace(0, 20, 50)
+    assert deltas_of(losses, epsilons) == pytest.approx(losses.get_delta_for_epsilon(epsilons), rel=1e-12, abs=1e-18)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.arrays import Floats
 from coalmine.claims.sampling import MAX_NOISE, MIN_NOISE, Sampling, Schedule
 from coalmine.errors import InputError, check_count, check_nonnegative, check_probability
 
@@ -152,6 +153,20 @@ def sampled_losses(event: Any, step: float) -> Any:
         losses = privacy_loss_distribution.PrivacyLossDistribution(*directions)
         composed = composed.compose(losses.self_compose(part.count))
     return composed
+
+
+def deltas_of(losses: Any, epsilons: Floats) -> Floats:
+    """Return the δ of `sampled_losses` at each ε ≥ 0, as dp-accounting does in a loop over all losses."""
+    largest = np.full_like(epsilons, -math.inf)  # of both directions
+    for pmf in (losses._pmf_remove.to_dense_pmf(), losses._pmf_add.to_dense_pmf()):
+        grid = pmf._discretization * (pmf._lower_loss + np.arange(pmf.size))
+        # δ(ε) is the sum of p · (1 - exp(ε - loss)) over all losses above ε; here both parts are summed from the top.
+        lower = np.exp(-np.maximum(grid, 0)) * pmf._probs
+        above = np.cumsum([pmf._infinity_mass, *pmf._probs[::-1]])
+        below = np.cumsum([0.0, *lower[::-1]])
+        count = pmf.size - np.searchsorted(grid, epsilons, side="right")
+        largest = np.maximum(largest, above[count] - np.exp(epsilons) * below[count])
+    return largest
 
 
 def new_accountant(name: str, neighbors: Any, step: float) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 from coalmine.claims.accountants import (
     MAX_PLD_EPSILON,
     check_accountant,
+    deltas_of,
     extent_of,
     gaussian_epsilon,
     gaussian_shift_of,
@@ -271,7 +272,7 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
     epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
     if kind == "pld":
         losses = sampled_losses(event, pld_step(event, extent, _COARSER))
-        return PrivacyProfile(epsilons, np.asarray(losses.get_delta_for_epsilon(epsilons)))
+        return PrivacyProfile(epsilons, deltas_of(losses, epsilons))
     with quiet():
         composed = new_accountant(kind, neighbors, 0.0).compose(event)
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
