@@ -95,7 +95,7 @@ class Simulation:
         training = settings.training(splits, module, audits)
         if self.noise:
             place = Place(start.size, NOISE, settings.rounds, np.random.default_rng([seed, 5]))
-            parts = {f.name: getattr(training.mechanism, f.name) for f in fields(Mechanism)}
+            parts = {f.name: getattr(training.mechanism, f.name) for f in fields(Mechanism) if f.init}
             training.mechanism = AnyNoise(**parts, draw=noise_of(self.noise, place))
         if self.choose:
             training.sampling = Liar(0.5, self.choose)

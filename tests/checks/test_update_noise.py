@@ -99,6 +99,15 @@ def same_seed_for_each_tensor(rng, t, memory):
     return np.concatenate([np.random.default_rng(seed).normal(size=size) for size in LAYERS.sizes])
 
 
+def a_quarter_four_times(rng, t, memory):
+    return np.resize(rng.normal(size=LAYERS.dim // 4 + 1), LAYERS.dim)
+
+
+def mirrored(rng, t, memory):
+    half = rng.normal(size=LAYERS.dim // 2 + 1)
+    return np.concatenate([half, -half[::-1]])[: LAYERS.dim]
+
+
 def bare_number(rng, t, memory):
     vector = fresh(rng, t, memory)
     vector[1234] = 0
@@ -132,6 +141,8 @@ BUGS = {
     "a bias whose noise is frozen": (frozen_bias, "The noise of fc1.bias in round 1 repeats"),
     "one draw per row": (one_draw_per_row, "Neighboring coordinates of fc1.weight"),
     "the same rows": (same_rows, "The rows of fc1.weight"),
+    "a quarter, four times": (a_quarter_four_times, "Parts of the update get the same noise"),
+    "mirrored": (mirrored, "Parts of the update get the same noise"),
     "uniform noise": (uniform, "in places 4 standard deviations wide"),
     "random signs": (random_signs, "of Gaussian noise at most"),
     "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),

@@ -31,7 +31,7 @@ THE_UPDATE = "the update"
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
 
-RECORDED = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "squares")
+RECORDED = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "place", "squares")
 """The arrays of a `NoiseRecord` that a checkpoint keeps."""
 
 # What is recorded
@@ -75,14 +75,14 @@ _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tens
 _RANGE, _PLACE = 5.0, 0.05
 _MEASURES = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
 _SUBJECTS = {THE_UPDATE: "The update"}  # names that a sentence does not start with as they are
-_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": ""}
+_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "update": "Parts of "}
 
 
 class Pair(NamedTuple):
     """Two halves of an update, of equal length, whose noise should be independent.
 
     Args:
-        kind: ``"neighbors"``, ``"rows"`` or ``"tensors"``.
+        kind: ``"neighbors"``, ``"rows"``, ``"tensors"`` or ``"update"``.
         name: Name of the tensor, or of both.
         first: Number of the tensor of the first half, which is its start.
         second: Number of the tensor of the second half.
@@ -155,6 +155,11 @@ class NoiseRecord:
                 names = f"{layers.names[number]} and {layers.names[larger]}"
                 tensors.append(Pair("tensors", names, number, larger, 0, length))
         self.pairs = [*neighbors, *rows, *tensors]
+        # Where the update is most like itself, whether backwards, and how many numbers are compared. The first round
+        # chooses the place, which therefore cannot be tested by it.
+        self.place = np.zeros(3, dtype=np.int64)
+        if layers.dim >= 4 * _SHORT_PREFIX:
+            self.pairs.append(Pair("update", THE_UPDATE, 0, 0, 0, 0))
         # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
         self.copies = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
         self.whole = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
@@ -197,12 +202,42 @@ class NoiseRecord:
         for number, pair in enumerate(self.pairs):
             half = values[pair.first][: pair.length]
             other = values[pair.second][pair.shift : pair.shift + pair.length]
-            if pair.blocks:
+            if pair.kind == "update":
+                start = on(CPU, update[:_SEARCHED]).astype(np.float64)
+                chosen = unused[0] > 0
+                if not chosen:
+                    self.place[:2] = _likest_place(start)
+                half, other = _halves(start, *self.place[:2].tolist())
+                self.place[2] = half.size
+                other = other if chosen else np.zeros(half.size)
+            elif pair.blocks:
                 blocks = values[pair.first][: 2 * pair.length * pair.blocks].reshape(-1, 2, pair.length)
                 half, other = blocks[:, 0].ravel(), blocks[:, 1].ravel()
             whole, across, length = float(half @ half), float(half @ other), float(other @ other)
             rest = whole - across**2 / length if length > 0 else whole
             self.whole[unused[0], number], self.copies[unused[0], number] = whole / unit**2, rest / unit**2
+
+
+def _likest_place(values: Floats) -> tuple[int, bool]:
+    """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
+    spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
+    # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts everything twice; both of enough terms.
+    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
+    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
+    if lags.max() > sums.max() / 2:
+        return int(np.argmax(lags)) + 1, False
+    return int(np.argmax(sums)) + 2 * _SHORT_PREFIX, True
+
+
+def _halves(values: Floats, place: int, backwards: int) -> tuple[Floats, Floats]:
+    """Return two halves of a vector without common numbers, the second one a lag later or mirrored."""
+    if backwards:
+        first = np.arange(max(0, place - values.size + 1), (place + 1) // 2)
+        return values[first], values[place - first]
+    if values.size < 2 * place:
+        return values[: values.size - place], values[place:]
+    blocks = values[: values.size // (2 * place) * (2 * place)].reshape(-1, 2, place)
+    return blocks[:, 0].ravel(), blocks[:, 1].ravel()
 
 
 def largest_roundings(vector: Vector, starts: Ints) -> Floats:
@@ -570,7 +605,8 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     noise = claim.noise_multipliers[claim.sampled[:used]][:, None] ** 2
     rest = (record.copies[:used] / noise).sum(axis=0)
     whole = (record.whole[:used] / noise).sum(axis=0)
-    sizes = np.array([pair.length * max(1, pair.blocks) for pair in pairs])
+    lengths = [record.place[2] if pair.kind == "update" else pair.length for pair in pairs]
+    sizes = np.array(lengths) * np.array([max(1, pair.blocks) for pair in pairs])
     dimensions = used * np.maximum(sizes - 1, 0).astype(np.float64)
     rounding = float(np.max(record.rounding)) / float(np.sqrt(noise.min()))
     p_values = len(pairs) * energy_p_value(with_rounding(rest, dimensions, rounding), dimensions)
