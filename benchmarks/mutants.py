@@ -213,7 +213,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     "claims": (["claims"], ["claims", "stats/test_claim_tests.py"]),
     "mechanisms": (["simulation/mechanisms"], ["simulation", "methods/ldp"]),
     "evidence": (
-        ["methods/estimates.py", "results/claim_test.py", "results/verdict.py", "results/finding.py"],
+        ["methods/estimates.py", "results/claim_test.py", "results/verdict.py"],
         ["results", "stats/test_claim_tests.py", "methods/one_shot/test_audit.py", "methods/ldp/test_estimates.py"],
     ),
     "gate": (["results/gate.py"], ["results"]),

@@ -1,10 +1,9 @@
 """What audits return, and what everything above reads.
 
 A method makes a `Result` per adversary: scores, estimates (`coalmine.stats`), a `ClaimTest` (``claim_test``) and
-findings of checks (``verdict``), from which its `Verdict` (``verdict``) follows. ``gate`` judges several results
-together, at one false-alarm rate, and tells CI servers. ``summary`` and ``tables``
-put results into words and side by side. ``io`` writes and reads them; ``directory`` is the run directory of
-a run that can be resumed.
+findings of checks, from which its `Verdict` follows (both in ``verdict``). ``gate`` judges several results together,
+at one false-alarm rate, and tells CI servers. ``summary`` and ``tables`` put results into words and side by side.
+``io`` writes and reads them; ``directory`` is the directory of a run that can be resumed.
 """
 
 from coalmine.results.io import read_run_directory, save

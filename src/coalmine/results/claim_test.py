@@ -123,7 +123,7 @@ def check_claim(
     Args:
         members: Scores of inserted canaries, shape (m,); higher means more likely a member.
         nonmembers: Scores of held-out canaries, shape (n,); None if ``null`` is given.
-        claim: The claimed guarantee, such as `coalmine.claim` or `coalmine.claims.claimed` return.
+        claim: The claimed guarantee.
         confidence: One minus the false-alarm rate, in [0.5, 1).
         design: How members were chosen: in ``"fixed"`` numbers, or by ``"coin-flips"``, one for each canary.
         null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
@@ -140,8 +140,7 @@ def check_claim(
 
     Example:
         >>> import numpy as np
-        >>> from coalmine.claims import EveryRound, claim
-        >>> claim = Claim(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
+        >>> claim = Claim(noise_multiplier=0.6, rounds=1, delta=1e-5)
         >>> rng = np.random.default_rng(0)
         >>> test = check_claim(rng.normal(1 / 0.3, 1, 50), rng.normal(0, 1, 50), claim)  # half of the claimed noise
         >>> test.verdict.value, round(claim.epsilon, 1), test.noise_at_most < 0.8

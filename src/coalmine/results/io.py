@@ -220,8 +220,7 @@ class SavedRun:
     def __post_init__(self) -> None:
         derived = {
             "title": str(self.content.get("title") or self.path.resolve().name),
-            # Under its former name as well, as runs from before the first release have it.
-            "training_runs": self.content.get("training_runs", self.content.get("trainings", {})),
+            "training_runs": self.content.get("training_runs", {}),
             "facts": self.content.get("facts", {}),
             "methods": list(dict.fromkeys(result.method for result in self.results)),
         }

@@ -66,7 +66,7 @@ class TrainingState:
 
 
 class Rounds(ABC):
-    """A training in rounds. A round that fails is aborted: the state stays that of the round before."""
+    """A training in rounds. A round that fails is aborted: the state stays as it was before the round."""
 
     _determining: Sequence[str]
     """Names of the settings that determine the results: a checkpoint with other settings is rejected."""
@@ -112,13 +112,13 @@ class Rounds(ABC):
         """Compute the next round without side effects: the new state, the update, and the divisor of its sum."""
 
     def _before_round(self) -> None:  # noqa: B027
-        """Do what precedes a round and does not change the model, such as frozen rounds."""
+        """Hook for work before a round that leaves the model unchanged, such as frozen rounds."""
 
     @property
     def history(self) -> list[Metrics]:
         """The metrics of each completed round: training loss, median norm, test metrics in evaluated rounds, …
 
-        For the person who runs the simulation: none of it is released by the mechanism, so none of it is private.
+        For the person who runs the simulation: the mechanism does not release it, so no guarantee covers it.
         """
         return self.state.history
 
@@ -230,7 +230,7 @@ class Rounds(ABC):
                 if saved != value:
                     raise InputError(
                         f"{path} belongs to another training: {key} is {saved} in the checkpoint and {value} here. "
-                        "Call torch.manual_seed before building the model if only the first model differs"
+                        "Call torch.manual_seed before building the model if only the initial model differs"
                     )
             state = TrainingState(
                 model=tensors.pop("model"),
@@ -270,7 +270,7 @@ class Rounds(ABC):
             "seed": self.seed,
             "evaluate_every": self.evaluate_every,
             "the number of parameters": self.dim,
-            "the first model": self._start,
+            "the initial model": self._start,
             "data": f"{self.data} {self.data.fingerprint}",
             "audits": list(self.audits),
         }

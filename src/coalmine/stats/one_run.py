@@ -332,7 +332,7 @@ def most_powerful_guesses(canaries: int, claim: Curve, truth: Curve, alpha: floa
 
 
 def guess_power(canaries: int, guesses: Ints, claim: Curve, truth: Curve, alpha: float) -> Floats:
-    """Return a lower limit on the probability to reject ``claim`` with the best attack on ``truth``.
+    """Return a lower bound on the probability of rejecting ``claim`` with the best attack on ``truth``.
 
     The attack's scores are independent of one another, so that the distribution of right guesses is that of Theorem 4
     in docs/proofs.md. Only guesses in both tails are counted.
@@ -361,7 +361,7 @@ def right_guesses_needed(canaries: int, guesses: int, claim: Curve, level: float
 
     All curves are frozen, so it can be remembered.
     """
-    low, high = 0, guesses + 1  # no right guesses never reject
+    low, high = 0, guesses + 1  # zero right guesses never reject
     while high - low > 1:
         # Sixteen numbers at once: the cost of the recursion is in its steps, not in the size of its arrays.
         middle = np.unique(np.linspace(low, high, 18).astype(np.int64)[1:-1])

@@ -1,4 +1,4 @@
-"""Nodes of a Flower training: `LocalGrid` runs them in this process, `canary_mod` lets real ones send canaries."""
+"""Nodes of a Flower training: `LocalGrid` runs them in this process, `canary_mod` lets real nodes send canaries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LocalGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Return a message, as older code creates it."""
+        """Return a message, for code that uses the old API."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -83,7 +83,7 @@ class LocalGrid(Grid):
         return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have messages answered at once, and keep the replies."""
+        """Run each message at once, and keep the replies."""
         ids = []
         for message in messages:
             self._sent += 1
@@ -107,7 +107,7 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return replies, each once."""
+        """Return replies; each can be pulled once."""
         return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -159,7 +159,7 @@ def canary_request(
 ) -> dict[str, str]:
     """Return the entry of a message's configuration that asks a node for a canary.
 
-    The message carries the numbers that a canary is made from, never its vector.
+    The message carries the parameters that a canary is made from, never its vector.
 
     Args:
         canaries: The canaries.

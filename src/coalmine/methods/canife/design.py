@@ -6,9 +6,9 @@ s the norm of what the canary's client sends before clipping, over C. The loss i
     bᵀ W b + max(c − s, 0)²
 
 The first term says how strongly the pool's updates disturb the score; the second asks the canary to reach the clip
-norm. W = I/m is the paper's Loss 2 (covariance), W = 1 1ᵀ/m² its Loss 1 (mean update). W = ((m σ²/n) I + U Uᵀ)⁻¹ is the
-share of the likelihood ratio's separation that is lost at noise σ in a cohort of n: such a canary is designed for
-`likelihood_ratio_direction` rather than for ⟨ũ, u_c⟩. docs/canife.md has the derivation.
+norm. W = I/m is the paper's Loss 2 (covariance), W = 1 1ᵀ/m² its Loss 1 (mean update). With W = ((m σ²/n) I +
+U Uᵀ)⁻¹, bᵀ W b is the fraction of the likelihood ratio's separation that is lost at noise σ in a cohort of n: such a
+canary is designed for `likelihood_ratio_direction` rather than for ⟨ũ, u_c⟩. docs/canife.md has the derivation.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class DesignLoss:
 
     @np.errstate(invalid="ignore", over="ignore")
     def _evaluated(self, gradients: Tensor) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return the losses, the norms s, the lengths ‖g‖ (1 for a gradient of zeros), and W b."""
-        # These are a few numbers for each canary, for which NumPy takes a tenth of torch's time.
+        """Return the losses, the norms s, the lengths ‖g‖ (1 for a zero gradient), and W b."""
+        # These are a few numbers for each canary, where NumPy is ten times faster than torch.
         lengths = flat.norms(gradients).numpy()
         norms = lengths * self._step / self._clip_norm
         lengths = np.where(lengths == 0, 1.0, lengths)
@@ -176,7 +176,7 @@ def sample_design_losses(
     losses, norms = [], []
     for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True):
         batch_losses, batch_norms = loss(gradients.of(*batch).detach())
-        losses.append(np.where(np.isnan(batch_losses), np.inf, batch_losses))  # NaN would be the least of all
+        losses.append(np.where(np.isnan(batch_losses), np.inf, batch_losses))  # NaN would win the argmin
         norms.append(batch_norms)
     return np.concatenate(losses), np.concatenate(norms)
 
@@ -205,7 +205,7 @@ def descend(
     schedule: Schedule,
     project: Callable[[Tensor], None],
 ) -> Descent:
-    """Minimize the loss by Adam over a variable from which samples are made (steps 4 to 8 of Algorithm 1).
+    """Minimize the loss with Adam over a variable from which samples are made (steps 4 to 8 of Algorithm 1).
 
     Canaries do not influence one another: Adam works element by element.
 
@@ -243,7 +243,7 @@ def descend(
         if iteration == 0 and not bool(step.any()):
             raise InputError(
                 "the model's gradient does not change with its inputs (are they rounded or compared?), so no sample "
-                "can be designed: set iterations to 0 to take samples as they are"
+                "can be designed: set iterations to 0 to use the samples unchanged"
             )
         # A sum is finite only if all of its terms are.
         if not math.isfinite(float(losses.sum()) + float(step.sum())):
