@@ -561,7 +561,7 @@ def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(
     shuffled = replace(DATA, rows=np.arange(len(DATA.inputs))[::-1].copy())
     with pytest.raises(InputError, match="data is"):
         training(data=shuffled).load(tmp_path)
-    with pytest.raises(InputError, match="the first model is"):
+    with pytest.raises(InputError, match="the initial model is"):
         training(model=mlp(seed=1)).load(tmp_path)
     with pytest.raises(InputError, match=r"audits is \[\].*\[Spy\] here"):
         training(audits=[Spy()]).load(tmp_path)
