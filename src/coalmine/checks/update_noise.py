@@ -156,7 +156,7 @@ class NoiseRecord:
                 tensors.append(Pair("tensors", names, number, larger, 0, length))
         self.pairs = [*neighbors, *rows, *tensors]
         # Where the update is most like itself, whether backwards, and how many numbers are compared. The first round
-        # chooses the place, which therefore cannot be tested by it.
+        # chooses the place, so it cannot test it.
         self.place = np.zeros(3, dtype=np.int64)
         if layers.dim >= 4 * _SHORT_PREFIX:
             self.pairs.append(Pair("update", THE_UPDATE, 0, 0, 0, 0))
@@ -206,9 +206,10 @@ class NoiseRecord:
                 start = on(CPU, update[:_SEARCHED]).astype(np.float64)
                 chosen = unused[0] > 0
                 if not chosen:
-                    self.place[:2] = _likest_place(start)
+                    self.place[:2] = _most_alike_at(start)
                 half, other = _halves(start, *self.place[:2].tolist())
                 self.place[2] = half.size
+                # The round that chose the place keeps all its energy, which can only hide a copy.
                 other = other if chosen else np.zeros(half.size)
             elif pair.blocks:
                 blocks = values[pair.first][: 2 * pair.length * pair.blocks].reshape(-1, 2, pair.length)
@@ -218,7 +219,7 @@ class NoiseRecord:
             self.whole[unused[0], number], self.copies[unused[0], number] = whole / unit**2, rest / unit**2
 
 
-def _likest_place(values: Floats) -> tuple[int, bool]:
+def _most_alike_at(values: Floats) -> tuple[int, bool]:
     """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
     spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
     # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts everything twice; both of enough terms.
