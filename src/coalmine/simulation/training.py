@@ -23,6 +23,7 @@ from coalmine.parallel import single_thread
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
+from coalmine.simulation import flat
 from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.kernels import ClientWork, choose_kernel
@@ -378,7 +379,7 @@ class CentralTraining(Rounds):
             with torch.no_grad():
                 self.optimizer.step(self._model.parameters, list(gradients), optimizer_state)
         torch.set_rng_state(rng_state)
-        model = self._model.flatten(self._model.parameters)
+        model = flat.flatten(self._model.parameters)
         metrics: Metrics = {"round": number, "train_loss": float(np.mean(losses))}
         after = TrainingState(
             model=model, optimizer=optimizer_state, round=number + 1, history=[*state.history, metrics]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coalmine.errors import InputError
-from coalmine.simulation.flat import FlatModel, check_module
+from coalmine.simulation.flat import FlatModel, check_module, trainable
 from coalmine.simulation.kernels.layerwise import Recorder, crop_convolutions, is_supported, layers_of
 from coalmine.simulation.models.text import SoftEmbedding
 
@@ -54,7 +54,7 @@ class SampleGradients(ABC):
             # Only a layer that maps tokens to rows of its weight and does nothing else can take distributions.
             if type(layer) is nn.Embedding and layer.max_norm is None and not layer.scale_grad_by_freq:
                 layer.__class__ = SoftEmbedding  # in place, since other layers may use its weight
-        self._parameters = [value for value in self._module.parameters() if value.requires_grad]
+        self._parameters = list(trainable(self._module).values())
         self.columns = None
         if example is None:
             return

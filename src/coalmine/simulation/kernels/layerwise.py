@@ -292,7 +292,7 @@ class Layerwise(Kernel):
                     by_client = d.unflatten(0, (len(clients), -1))
                     by_client = by_client * scales.view(-1, *[1] * (by_client.ndim - 1))
                     scaled[layer].append((x, by_client.flatten(0, 1)))
-            self.model.flatten(self._recorder.gradients(scaled, 1), out=out)
+            flat.flatten(self._recorder.gradients(scaled, 1), out=out)
         return PartialSum(out, norms, losses)
 
     def updates(self, weights: Tensor, clients: Sequence[Participant]) -> Iterator[tuple[Tensor, Floats]]:
