@@ -80,7 +80,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
     return whole
 
 
-def _float32(tensor: Any) -> Any:
+def _float32(tensor: Any) -> Vector:
     """Return one array or tensor in float32 where it is, without a copy if it is so already."""
     if tensor is None:
         # NumPy would read None as NaN; it is what `.grad` holds for a parameter that a loss does not use.
@@ -92,7 +92,8 @@ def _float32(tensor: Any) -> Any:
         raise InputError(f"a {kind} is spread over several processes: give value.full_tensor(), in all processes")
     if is_tensor(tensor):
         dense = tensor.detach().to_dense().float()
-        return on(str(dense.device), dense)
+        vector: Vector = on(str(dense.device), dense)
+        return vector
     try:
         return np.asarray(tensor, dtype=np.float32)
     except (TypeError, ValueError):
