@@ -88,7 +88,7 @@ def test_a_sample_without_a_loss_is_never_the_best():
     loss = DesignLoss(pool, step=1.0, norm_constant=1.0)
 
     class Given:
-        columns = None
+        used = None
 
         def of(self, inputs, targets):
             return inputs
