@@ -72,8 +72,8 @@ class Layers:
             # Entries of a state dict that are no parameters, such as BatchNorm's number of batches, are integers.
             if hasattr(value, "shape") and not is_float(value):
                 continue
-            shape = getattr(value, "shape", value)
-            sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+            shape: Any = getattr(value, "shape", value)
+            sizes = np.atleast_1d(shape).tolist()
             shapes[str(name)] = tuple(check_count(f"the size of {name}", size, least=0) for size in sizes)
         return cls(shapes)
 

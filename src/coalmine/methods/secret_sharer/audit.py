@@ -398,12 +398,8 @@ class SecretSharer(Audit):
             adversary=adversary,
             score_name=score_name,
             seed=canaries.seed,
-            estimates=evidence.estimates,
-            scores=evidence.scores,
+            **vars(evidence),
             claim=claim,
-            claim_test=evidence.claim_test,
-            ceiling=evidence.ceiling,
-            recipe=evidence.recipe,
             warnings=warnings,
             metrics={**counted, **(metrics or {})},
             config={

@@ -153,7 +153,7 @@ def load(
             # LEAF's task on Shakespeare is the next character; all other texts are read by words.
             if source == "shakespeare":
                 level = level or "characters"
-            splits = _text_splits(columns, split, level, positions, vocabulary_size)
+            splits = _text_splits(columns, split, level, positions=positions, vocabulary_size=vocabulary_size)
         elif (level, positions, vocabulary_size) != (None, None, None):
             raise InputError(f"{name} holds numbers, but level, positions and vocabulary_size apply to texts")
         else:
@@ -278,13 +278,7 @@ def _labels(columns: Columns) -> Array:
     return labels
 
 
-def _text_splits(
-    columns: Columns,
-    split: SplitOptions,
-    level: Level | None,
-    positions: int | None,
-    vocabulary_size: int | None,
-) -> Splits:
+def _text_splits(columns: Columns, split: SplitOptions, level: Level | None, **lengths: int | None) -> Splits:
     """Split texts by user, to classify if they have labels, else to predict the next word or character."""
     if not columns.users:
         raise InputError('texts need a column of users: name it, such as keys={"user": "author"}')
@@ -293,20 +287,13 @@ def _text_splits(
     if columns.labels is not None:
         if level is not None:
             raise InputError("texts with labels are read by words: leave out level")
-        return classification_splits(
-            tokenize_words(names, owners, texts),
-            _labels(columns)[order],
-            split,
-            positions=positions,
-            vocabulary_size=vocabulary_size,
-        )
+        words = tokenize_words(names, owners, texts)
+        return classification_splits(words, _labels(columns)[order], split, **lengths)
     if level == "characters":
         tokenized = tokenize_characters(names, owners, texts)
     else:
         tokenized = tokenize_words(names, owners, texts, by_line=True)
-    return language_splits(
-        tokenized, split, level=level or "words", positions=positions, vocabulary_size=vocabulary_size
-    )
+    return language_splits(tokenized, split, level=level or "words", **lengths)
 
 
 def _column_names(available: Iterable[str], keys: Mapping[str, str], source: str) -> dict[str, str]:
