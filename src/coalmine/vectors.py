@@ -100,17 +100,27 @@ def _float32(tensor: Any) -> Vector:
         raise InputError(f"a vector must be an array, a tensor, or a list of them, got {tensor!r:.60}") from None
 
 
+def named(values: Any) -> Mapping[str, Any] | None:
+    """Return what a list, state dict or module holds by name; None if ``values`` is none of these."""
+    if isinstance(values, list | tuple | Iterator):
+        return {f"tensor {i}": value for i, value in enumerate(values)}
+    if hasattr(values, "named_parameters"):
+        return {name: value for name, value in values.named_parameters() if value.requires_grad}
+    return values if isinstance(values, Mapping) else None
+
+
 def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None:
     """Return the tensors of a list, state dict or module; None if ``values`` is none of these."""
-    values = list(values) if isinstance(values, Iterator) else values
-    if hasattr(values, "named_parameters"):
-        values = {name: value for name, value in values.named_parameters() if value.requires_grad}
+    tensors = named(values)
+    if tensors is None:
+        return None
+    if names and all(name in tensors for name in names):
+        return [tensors[name] for name in names]
     if isinstance(values, Mapping):
-        by_name = names and all(name in values for name in names)
-        return [values[name] for name in names] if by_name else [v for v in values.values() if is_float(v)]
-    if isinstance(values, list | tuple) and any(value is None or hasattr(value, "shape") for value in values[:1]):
-        return list(values)
-    return None
+        return [value for value in values.values() if is_float(value)]
+    # A list of numbers is one vector.
+    first = next(iter(tensors.values()), 0.0)
+    return list(tensors.values()) if first is None or hasattr(first, "shape") else None
 
 
 def on(device: Device, vector: Any) -> Any:
