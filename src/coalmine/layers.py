@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -67,7 +67,7 @@ class Layers:
         shapes = {}
         for name, value in tensors.items():
             # Entries of a state dict that are no parameters, such as BatchNorm's number of batches, are integers.
-            if hasattr(value, "shape") and not is_float(value):
+            if isinstance(spec, Mapping) and hasattr(value, "shape") and not is_float(value):
                 continue
             shape: Any = getattr(value, "shape", value)
             sizes = np.atleast_1d(shape).tolist()
@@ -191,12 +191,12 @@ def read_model(model: Any) -> tuple[int, Layers | None]:
     """
     if is_tensor(model) or isinstance(model, np.ndarray):
         return check_count("the number of parameters", math.prod(model.shape), least=2), None
-    tensors = model if isinstance(model, Layers) else named(model)
-    if tensors is None:
+    model = list(model) if isinstance(model, Iterator) else model
+    if not isinstance(model, Layers) and named(model) is None:
         numbers = (int, float, str, np.generic)
         check_kind("model", model, numbers, "the number of parameters, or what has them (a module, a state dict, …),")
         return check_count("the number of parameters", model, least=2), None
-    layers = Layers.of(tensors)
+    layers = Layers.of(model)
     return check_count("the number of parameters", layers.dim, least=2), layers
 
 
