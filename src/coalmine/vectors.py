@@ -206,8 +206,7 @@ class VectorKind:
         Raises:
             InputError: If that is not a float type, which canaries need because their numbers are fractions.
         """
-        listed = tensors_of(values)
-        tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
+        tensors = list(filter(is_tensor, tensors_of(values) or [values]))
         if not tensors:
             return cls()
         torch, dtype = sys.modules["torch"], tensors[0].dtype

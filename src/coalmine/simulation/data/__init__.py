@@ -159,7 +159,7 @@ def load(
         else:
             splits = _number_splits(columns, split)
             if columns.users is None:
-                partition = _partition_without_users(partition, source, columns, len(splits.train))
+                partition = _partition_without_users(partition, name, columns, len(splits.train))
         return repartition(splits, partition or "natural", seed=seed)
     except InputError as error:
         if str(name) in str(error):
@@ -167,18 +167,19 @@ def load(
         raise InputError(f"{name}: {error}") from error
 
 
-def _partition_without_users(partition: str | None, source: Any, columns: Columns, examples: int) -> str:
+def _partition_without_users(partition: str | None, name: str | Path, columns: Columns, examples: int) -> str:
     """Return the partition of data whose examples belong to nobody: IID clients by default."""
     if partition is None:
         # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
-        if columns.unknown and source not in NAMES:
+        if columns.unknown and name not in NAMES:
             raise InputError(
-                f"there are unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each example, "
-                f'pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as "iid:100"'
+                f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
+                f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as '
+                '"iid:100"'
             )
-        return "iid:50" if source == "digits" else f"iid:{min(_CLIENTS, examples)}"
+        return "iid:50" if name == "digits" else f"iid:{min(_CLIENTS, examples)}"
     if parse_partition(partition)[0] in ("natural", "balanced"):
-        raise InputError(f"there are no users, so the partition cannot be {partition}: use iid or dirichlet")
+        raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
     return partition
 
 
@@ -380,7 +381,9 @@ def _read_table(source: Any, keys: Mapping[str, str]) -> Parts:
                 table = readers[source.suffix](name, cache_dir=cache, keep_in_memory=True)
             if not isinstance(table, datasets.DatasetDict):
                 table = {"train": table}
-            parts = [_numpy(table[part]) for part in ("train", "test") if part in table]
+            parts = [_numpy(table["train"])]
+            if "test" in table:
+                parts.append(_numpy(table["test"]))
     except Exception as error:  # Arrow and the library raise many kinds of errors on damaged files
         raise InputError(f"{name} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
     return [_columns_of(part, keys, name) for part in parts]
