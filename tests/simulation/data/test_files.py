@@ -78,7 +78,7 @@ def test_digits_need_no_file_and_have_no_users():
 def test_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
-    columns, _ = _read("digits", {})
+    (columns,) = _read("digits", {})
     expected = load_digits()
     np.testing.assert_array_equal(columns.inputs[:, 0] * 16, expected.images)
     np.testing.assert_array_equal(columns.labels, expected.target)
