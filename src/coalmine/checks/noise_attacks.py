@@ -8,9 +8,10 @@ trade-off curve allows, so each is a valid test whatever it learned, and a union
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
@@ -23,7 +24,7 @@ from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
-    guess_p_value,
+    CoinGuesses,
     guess_seed,
     near_zero_p_value,
     value_p_value,
@@ -42,6 +43,7 @@ _NEGLIGIBLE = 0.02
 _WEAK, _PLAIN = 0.9, 14.0
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _SIZE_SHARE = 0.4  # of the false-alarm rate, for noise that is too small everywhere
+_REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must come
 _CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
 
 
@@ -67,6 +69,102 @@ class Attack:
     scale: Floats | None = None
     usual: float | None = None
 
+    def statistics(self, transcript: Transcript, share: float, noise_multiplier: float | None) -> AttackStatistics:
+        """Count the right guesses of this attack, which has a share of the false-alarm rate."""
+        chosen = slice(None) if self.chosen is None else self.chosen
+        coins, hits, rest, besides = transcript.coins[chosen], None, None, ""
+        if self.scale is not None:
+            # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few
+            # exact guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have one.
+            misses = np.abs(transcript.target_outputs[chosen] - self.mean - transcript.target_values[chosen])
+            hits = []
+            for reach in _REACHES:
+                guessed = (self.scale <= reach / 4) & coins
+                hits.append((int(np.sum(misses[guessed] <= reach)), int(guessed.sum())))
+        if self.usual is not None and self.chosen is not None:
+            scores = _gaussian_scores(transcript, 0.0, self.usual, ~self.chosen)
+            rest = CoinGuesses.count(scores, transcript.coins[~self.chosen])
+            besides = f"{_too_small(self.usual, noise_multiplier)} Besides: {self.sentence}"
+        return AttackStatistics(
+            check=str(self.check), sentence=self.sentence, share=share, guesses=CoinGuesses.count(self.scores, coins),
+            hits=hits, rest=rest, besides=besides,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackStatistics:
+    """What an attack guessed right: all that its p-value, and a finding, follow from.
+
+    Args:
+        check: Name of the check.
+        sentence: What is wrong with the noise if the attack succeeds.
+        share: Its share of the false-alarm rate.
+        guesses: Guesses about the coins of the targets that it chose.
+        hits: Values of inserted canaries that were hit, and how many were guessed, for each of the `_REACHES`; None if
+            none were guessed.
+        rest: Guesses about the other targets, if noise that is too small there, too, is to be named first.
+        besides: What is wrong then.
+    """
+
+    check: str
+    sentence: str
+    share: float
+    guesses: CoinGuesses
+    hits: Sequence[tuple[int, int]] | None = None
+    rest: CoinGuesses | None = None
+    besides: str = ""
+
+    def p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim, all attacks taken into account."""
+        p_value = self.guesses.p_value(claim)
+        if self.hits is not None:
+            for (hits, guesses), reach in zip(self.hits, _REACHES, strict=True):
+                chance = (2 * reach + 2.0**-24) / (MOST - LEAST)  # values are float32 numbers
+                if guesses >= 4:
+                    p_value = min(p_value, len(_REACHES) * value_p_value(hits, guesses, chance, claim))
+            p_value *= 2
+        # A p-value of 0 would stand for a certainty, which statistics never have.
+        return max(min(1.0, p_value) / self.share, LEAST_P_VALUE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseStatistics:
+    """What the attacks on the noise of a mechanism guessed right.
+
+    Args:
+        rate: False-alarm rate of all attacks together.
+        attacks: The attacks that found something to exploit, the most telling first.
+    """
+
+    rate: float
+    attacks: Sequence[AttackStatistics]
+
+    def findings(self, claim: Curve) -> list[Finding]:
+        """Return at most one finding: the first attack that refutes the claim."""
+        for attack in self.attacks:
+            p_value = attack.p_value(claim)
+            if p_value <= self.rate:
+                check, sentence = attack.check, attack.sentence
+                # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is
+                # named alone only if the rest keeps the claim.
+                if attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
+                    check, sentence = Check.SIZE, attack.besides
+                return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
+        return []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the statistics that `to_dict` wrote."""
+        attacks = []
+        for attack in content["attacks"]:
+            rest = None if attack["rest"] is None else CoinGuesses(**attack["rest"])
+            attacks.append(AttackStatistics(**{**attack, "guesses": CoinGuesses(**attack["guesses"]), "rest": rest}))
+        return cls(rate=content["rate"], attacks=attacks)
+
 
 def check_noise(
     mechanism: Callable[[Vector], Array],
@@ -78,8 +176,8 @@ def check_noise(
     noise_multiplier: float | None = None,
     layers: Layers | None = None,
     seed: int = 0,
-) -> list[Finding]:
-    """Attack the noise of a mechanism.
+) -> NoiseStatistics:
+    """Attack the noise of a mechanism, until an attack refutes the claim.
 
     Args:
         mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
@@ -91,15 +189,13 @@ def check_noise(
         layers: The tensors that make up the vector, for sentences.
         seed: Seed of canaries and coins.
 
-    Returns:
-        At most one finding: the successful attack that names the bug most directly.
-
     Example:
         >>> from coalmine.stats.tradeoff import ApproximateDP
         >>> rng = np.random.default_rng(0)
         >>> def forgetful(total):
         ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
-        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5), calls=400))
+        >>> claim = ApproximateDP(1.0, 1e-5)
+        >>> print(*check_noise(forgetful, dim=500, claim=claim, calls=400).findings(claim))
         Coordinates 490–499 carry no noise (p < 1e-300).
     """
     layers = layers or Layers({})
@@ -109,23 +205,15 @@ def check_noise(
     too_small = _too_small(transcript.size, noise_multiplier)
     everywhere = Attack(Check.SIZE, too_small, _gaussian_scores(transcript, 0.0, transcript.size))
     attacks = [*_ATTACKS, (lambda *_: everywhere, _SIZE_SHARE)]
+    made: list[AttackStatistics] = []
     for attack_with, share in attacks if transcript.size >= _NEGLIGIBLE else attacks[-1:]:
         attack = attack_with(transcript, layers)
         if attack is None:  # it found nothing to exploit
             continue
-        p_value = _p_value(attack, transcript, claim) / share
-        if p_value > rate:
-            continue
-        check, sentence = attack.check, attack.sentence
-        if attack.usual is not None and attack.chosen is not None:
-            # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
-            # alone only if the rest keeps the claim.
-            rest = _gaussian_scores(transcript, 0.0, attack.usual, ~attack.chosen)
-            if guess_p_value(rest, transcript.coins[~attack.chosen], claim) <= rate:
-                check, sentence = Check.SIZE, f"{_too_small(attack.usual, noise_multiplier)} Besides: {sentence}"
-        # A p-value of 0 would stand for a certainty, which statistics never have.
-        return [Finding(check=check, sentence=sentence, p_value=max(min(1.0, p_value), LEAST_P_VALUE))]
-    return []
+        made.append(attack.statistics(transcript, share, noise_multiplier))
+        if made[-1].p_value(claim) <= rate:
+            break
+    return NoiseStatistics(rate=rate, attacks=made)
 
 
 def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rate: float = CHECK_RATE) -> bool:
@@ -148,28 +236,8 @@ def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rat
     count, size, rng = min(canaries, 100_000), noise_multiplier / 2, np.random.default_rng(0)
     coins, values = rng.random(count) < 0.5, rng.uniform(LEAST, MOST, count)
     outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
-    p_value = guess_p_value(values * (outputs - values / 2) / size**2, coins, claim)
+    p_value = CoinGuesses.count(values * (outputs - values / 2) / size**2, coins).p_value(claim)
     return p_value > 0.1 * _SIZE_SHARE * rate  # a tenth, so that other samples refute it as well, but for a few
-
-
-def _p_value(attack: Attack, transcript: Transcript, claim: Curve) -> float:
-    """Return the p-value of a claim from the scores of an attack, and from guessing the values of canaries."""
-    chosen = slice(None) if attack.chosen is None else attack.chosen
-    coins = transcript.coins[chosen]
-    p_value = guess_p_value(np.clip(attack.scores, -1e30, 1e30), coins, claim)
-    if attack.scale is None:
-        return p_value
-    # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few exact
-    # guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have a value.
-    misses = np.abs(transcript.target_outputs[chosen] - attack.mean - transcript.target_values[chosen])
-    by_value, reaches = 1.0, (1e-8, 1e-6, 1e-4)
-    for reach in reaches:
-        guessed = (attack.scale <= reach / 4) & coins
-        hits, guesses = int(np.sum(misses[guessed] <= reach)), int(guessed.sum())
-        if guesses >= 4:
-            chance = (2 * reach + 2.0**-24) / (MOST - LEAST)  # values are float32 numbers
-            by_value = min(by_value, len(reaches) * value_p_value(hits, guesses, chance, claim))
-    return min(1.0, 2 * min(p_value, by_value))
 
 
 def _gaussian_scores(
@@ -233,19 +301,23 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     scales = np.sqrt(power / np.maximum(times, 1))
     noise = (transcript.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
     known = (transcript.known & (scales > 0)).astype(np.float32)
-    count, product = known @ known.T, noise @ noise.T
-    power = (noise**2) @ known.T  # of call i where call j is known, too
-    squared = product**2 / np.maximum(power * power.T, 1e-30)
-    np.fill_diagonal(squared, 0.0)
+    squares, calls = noise**2, len(noise)
     # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
     # Squares of correlations of independent normal values are beta variables; all pairs share the error.
     degrees = np.maximum(np.arange(noise.shape[1] + 1) / transcript.spread - 1, 1.0)
-    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / len(noise) ** 2)
+    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / calls**2)
     # What is closer to 1 is lost in rounding: so few values may be alike by chance.
-    least = np.where(least < 1 - 2e-7, least, 2.0)
-    squared[squared < least[count.astype(np.int64)]] = 0.0
-    partner = squared.argmax(axis=1)
-    linked = squared.max(axis=1) > _CORRELATED**2
+    least = np.where(least < 1 - 2e-7, least, 2.0).astype(np.float32)
+    partner, likeness = np.zeros(calls, dtype=np.int64), np.zeros(calls, dtype=np.float32)
+    for start in range(0, calls, 256):
+        rows = np.arange(start, min(start + 256, calls))
+        # Each power is that of a call where the other one is known, too.
+        power = (squares[rows] @ known.T) * (known[rows] @ squares.T)
+        squared = (noise[rows] @ noise.T) ** 2 / np.maximum(power, 1e-30)
+        squared[rows - start, rows] = 0.0
+        squared[squared < least[(known[rows] @ known.T).astype(np.intp)]] = 0.0
+        partner[rows], likeness[rows] = squared.argmax(axis=1), squared.max(axis=1)
+    linked = likeness > _CORRELATED**2
     if not linked[~transcript.pilot].any():
         return None
     both = transcript.known & transcript.known[partner]
@@ -257,10 +329,10 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     usable = linked[call] & transcript.known[partner[call], column]
     mean = np.where(usable, slope[call] * transcript.noise[partner[call], column], 0.0)
     scale = np.where(usable, rest[call], transcript.size)
-    example = int(np.argmax(np.where(transcript.pilot, -1.0, squared.max(axis=1))))
+    example = int(np.argmax(np.where(transcript.pilot, -1.0, likeness)))
     sentence = (
         f"The noise of call {example + 1} is {slope[example]:.3g} times that of call {partner[example] + 1} "
-        f"(correlation {np.sqrt(squared[example].max()):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
+        f"(correlation {np.sqrt(likeness[example]):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
         "twin."
     )
     return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
@@ -282,9 +354,10 @@ def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
     if calls < 6:
         return None
     partner = np.zeros(n, dtype=np.int64)
-    for start in range(0, n, 512):
-        block = slice(start, min(start + 512, n))
-        likeness = np.abs(halves[0][:, block].T @ halves[0])
+    for start in range(0, n, 256):
+        block = slice(start, min(start + 256, n))
+        likeness = halves[0][:, block].T @ halves[0]
+        np.abs(likeness, out=likeness)
         likeness[np.arange(len(likeness)), np.arange(start, block.stop)] = 0
         partner[block] = likeness.argmax(axis=1)
     # The other half confirms a pair, since the most similar of many is similar by chance.
