@@ -16,14 +16,8 @@ import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
 from coalmine.checks.findings import Replay
-from coalmine.checks.update_noise import (
-    NOISE_CHECKS,
-    RECORDED,
-    THE_UPDATE,
-    NoiseRecord,
-    largest_roundings,
-    noise_findings,
-)
+from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
 from coalmine.errors import InputError, check_count
@@ -324,8 +318,8 @@ class TrainingChecks:
         state = {"presence": np.array(self._presence)}
         for name, counts in vars(self.cohorts).items():
             state[f"cohort_{name}"] = np.array(counts)
-        for name in RECORDED if self._noise is not None else ():
-            state[f"noise_{name}"] = np.array(getattr(self._noise, name))
+        if self._noise is not None:
+            state |= {f"noise_{name}": array for name, array in self._noise.state().items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -335,8 +329,8 @@ class TrainingChecks:
         if "noise_energies" not in state:
             return
         self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
-        for name in RECORDED:
-            setattr(self._noise, name, np.array(state[f"noise_{name}"]))
+        recorded = [name for name in state if name.startswith("noise_")]
+        self._noise.restore({name.removeprefix("noise_"): state[name] for name in recorded})
 
 
 def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:
