@@ -9,7 +9,7 @@ trade-off curve allows, so each is a valid test whatever it learned, and a union
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -47,72 +47,28 @@ _REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must com
 _CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
 
 
-@dataclass(frozen=True, eq=False)
-class Attack:
-    """Scores of the test canaries, and what the attacker exploited.
-
-    Args:
-        check: Name of the check.
-        sentence: What is wrong with the noise if the attack succeeds.
-        scores: Log-likelihood ratio of each chosen target, shape (k,).
-        chosen: Which targets, or None for all.
-        mean: Predicted noise of each chosen target.
-        scale: Predicted standard deviation of what the prediction misses, shape (k,), or None without a prediction.
-        usual: Standard deviation of the noise at the targets that were not chosen, if the sentence compares with it.
-    """
-
-    check: str
-    sentence: str
-    scores: Floats
-    chosen: Bools | None = None
-    mean: Floats | float = 0.0
-    scale: Floats | None = None
-    usual: float | None = None
-
-    def statistics(self, transcript: Transcript, share: float, noise_multiplier: float | None) -> AttackStatistics:
-        """Count the right guesses of this attack, which has a share of the false-alarm rate."""
-        chosen = slice(None) if self.chosen is None else self.chosen
-        coins, hits, rest, besides = transcript.coins[chosen], None, None, ""
-        if self.scale is not None:
-            # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few
-            # exact guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have one.
-            misses = np.abs(transcript.target_outputs[chosen] - self.mean - transcript.target_values[chosen])
-            hits = []
-            for reach in _REACHES:
-                guessed = (self.scale <= reach / 4) & coins
-                hits.append((int(np.sum(misses[guessed] <= reach)), int(guessed.sum())))
-        if self.usual is not None and self.chosen is not None:
-            scores = _gaussian_scores(transcript, 0.0, self.usual, ~self.chosen)
-            rest = CoinGuesses.count(scores, transcript.coins[~self.chosen])
-            besides = f"{_too_small(self.usual, noise_multiplier)} Besides: {self.sentence}"
-        return AttackStatistics(
-            check=str(self.check), sentence=self.sentence, share=share, guesses=CoinGuesses.count(self.scores, coins),
-            hits=hits, rest=rest, besides=besides,
-        )  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
-class AttackStatistics:
+class Attack:
     """What an attack guessed right: all that its p-value, and a finding, follow from.
 
     Args:
         check: Name of the check.
-        sentence: What is wrong with the noise if the attack succeeds.
-        share: Its share of the false-alarm rate.
+        sentence: What is wrong with the noise if the attack succeeds; empty if it is too small.
         guesses: Guesses about the coins of the targets that it chose.
         hits: Values of inserted canaries that were hit, and how many were guessed, for each of the `_REACHES`; None if
             none were guessed.
-        rest: Guesses about the other targets, if noise that is too small there, too, is to be named first.
-        besides: What is wrong then.
+        usual: Standard deviation of the noise at the other targets, if the sentence compares with it, or of all noise.
+        rest: Guesses about these.
+        share: Its share of the false-alarm rate.
     """
 
     check: str
     sentence: str
-    share: float
     guesses: CoinGuesses
     hits: Sequence[tuple[int, int]] | None = None
+    usual: float = 0.0
     rest: CoinGuesses | None = None
-    besides: str = ""
+    share: float = 1.0
 
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim, all attacks taken into account."""
@@ -127,29 +83,68 @@ class AttackStatistics:
         return max(min(1.0, p_value) / self.share, LEAST_P_VALUE)
 
 
+def attack_with(
+    transcript: Transcript, check: Check, sentence: str, *, mean: Floats | float = 0.0, scale: Floats | None = None,
+    scores: Floats | None = None, chosen: Bools | None = None, usual: float = 0.0,
+) -> Attack:  # fmt: skip
+    """Guess coins, and values of canaries where the noise is predicted, and count what is right.
+
+    Args:
+        transcript: The calls.
+        check: Name of the check.
+        sentence: What is wrong with the noise if the attack succeeds.
+        mean: Predicted noise of each chosen target.
+        scale: Predicted standard deviation of what the prediction misses, shape (k,), or None without a prediction.
+        scores: Log-likelihood ratio of each chosen target, shape (k,); by default for normal noise as predicted, or as
+            large everywhere as in the pilot.
+        chosen: Which targets, or None for all.
+        usual: Standard deviation of the noise at the targets that were not chosen, if the sentence compares with it.
+    """
+    targets = slice(None) if chosen is None else chosen
+    coins, hits, rest = transcript.coins[targets], None, None
+    if scores is None:
+        scores = _gaussian_scores(transcript, mean, transcript.size if scale is None else scale, chosen)
+    if scale is not None:
+        # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few
+        # exact guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have a value.
+        misses, hits = np.abs(transcript.target_outputs[targets] - mean - transcript.target_values[targets]), []
+        for reach in _REACHES:
+            guessed = (scale <= reach / 4) & coins
+            hits.append((int(np.sum(misses[guessed] <= reach)), int(guessed.sum())))
+    if usual and chosen is not None:
+        rest = CoinGuesses.count(_gaussian_scores(transcript, 0.0, usual, ~chosen), transcript.coins[~chosen])
+    guesses = CoinGuesses.count(scores, coins)
+    return Attack(check=str(check), sentence=sentence, guesses=guesses, hits=hits, usual=usual, rest=rest)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NoiseStatistics:
     """What the attacks on the noise of a mechanism guessed right.
 
     Args:
         rate: False-alarm rate of all attacks together.
+        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
         attacks: The attacks that found something to exploit, the most telling first.
     """
 
     rate: float
-    attacks: Sequence[AttackStatistics]
+    noise_multiplier: float | None
+    attacks: Sequence[Attack]
 
     def findings(self, claim: Curve) -> list[Finding]:
         """Return at most one finding: the first attack that refutes the claim."""
         for attack in self.attacks:
             p_value = attack.p_value(claim)
-            if p_value <= self.rate:
-                check, sentence = attack.check, attack.sentence
-                # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is
-                # named alone only if the rest keeps the claim.
-                if attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
-                    check, sentence = Check.SIZE, attack.besides
-                return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
+            if p_value > self.rate:
+                continue
+            check, sentence = attack.check, attack.sentence
+            if check == Check.SIZE:
+                sentence = _too_small(attack.usual, self.noise_multiplier)
+            # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
+            # alone only if the rest keeps the claim.
+            if attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
+                check, sentence = Check.SIZE, f"{_too_small(attack.usual, self.noise_multiplier)} Besides: {sentence}"
+            return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
         return []
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,8 +157,8 @@ class NoiseStatistics:
         attacks = []
         for attack in content["attacks"]:
             rest = None if attack["rest"] is None else CoinGuesses(**attack["rest"])
-            attacks.append(AttackStatistics(**{**attack, "guesses": CoinGuesses(**attack["guesses"]), "rest": rest}))
-        return cls(rate=content["rate"], attacks=attacks)
+            attacks.append(Attack(**{**attack, "guesses": CoinGuesses(**attack["guesses"]), "rest": rest}))
+        return cls(**{**content, "attacks": attacks})
 
 
 def check_noise(
@@ -200,20 +195,15 @@ def check_noise(
     """
     layers = layers or Layers({})
     transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
-    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share of
-    # the rate; the others are plain at the right place.
-    too_small = _too_small(transcript.size, noise_multiplier)
-    everywhere = Attack(Check.SIZE, too_small, _gaussian_scores(transcript, 0.0, transcript.size))
-    attacks = [*_ATTACKS, (lambda *_: everywhere, _SIZE_SHARE)]
-    made: list[AttackStatistics] = []
-    for attack_with, share in attacks if transcript.size >= _NEGLIGIBLE else attacks[-1:]:
-        attack = attack_with(transcript, layers)
-        if attack is None:  # it found nothing to exploit
+    made: list[Attack] = []
+    for attack, share in _ATTACKS if transcript.size >= _NEGLIGIBLE else _ATTACKS[-1:]:
+        found = attack(transcript, layers)
+        if found is None:  # nothing to exploit
             continue
-        made.append(attack.statistics(transcript, share, noise_multiplier))
+        made.append(replace(found, share=share))
         if made[-1].p_value(claim) <= rate:
             break
-    return NoiseStatistics(rate=rate, attacks=made)
+    return NoiseStatistics(rate=rate, noise_multiplier=noise_multiplier, attacks=made)
 
 
 def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rate: float = CHECK_RATE) -> bool:
@@ -291,7 +281,7 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
             mean[call, columns], scale[call, columns] = guessed[1][transcript.coordinates[columns]], 0.0
     mean, scale = mean[transcript.targets], scale[transcript.targets]
     sentence = f"The noise of a call is that of {min(names)}, and others have small seeds, too: trying them removes it."
-    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
 def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
@@ -335,7 +325,7 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
         f"(correlation {np.sqrt(likeness[example]):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
         "twin."
     )
-    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
 # Is it independent?
@@ -378,10 +368,9 @@ def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
         f"{linked.sum():,} of {n:,} coordinates share their noise with another one, such as coordinate "
         f"{transcript.coordinates[j]:,} with {transcript.coordinates[partner[j]]:,} (correlation {likeness[j]:.3g})."
     )
-    scores = _gaussian_scores(transcript, mean, scale, chosen)
     # Noise that is too small everywhere shows in all targets, and must not be named after the few that share theirs.
-    usual = transcript.size if linked.mean() < 0.05 else None
-    return Attack(Check.INDEPENDENT, sentence, scores, chosen=chosen, mean=mean, scale=scale, usual=usual)
+    usual = transcript.size if linked.mean() < 0.05 else 0.0
+    return attack_with(transcript, Check.INDEPENDENT, sentence, mean=mean, scale=scale, chosen=chosen, usual=usual)
 
 
 def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
@@ -484,10 +473,13 @@ def _low_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack |
     sentence = f"{name} {'carry' if several else 'carries'} {amount}."
     chosen = members[transcript.targets[1 - axis]]
     scales = np.full(int(chosen.sum()), scale)
-    return Attack(
-        Check.CALLS if axis else Check.PLACES, sentence, _gaussian_scores(transcript, 0.0, scales, chosen),
-        chosen=chosen, scale=scales, usual=others,
-    )  # fmt: skip
+    check = Check.CALLS if axis else Check.PLACES
+    return attack_with(transcript, check, sentence, scale=scales, chosen=chosen, usual=others)
+
+
+def _small_everywhere(transcript: Transcript, layers: Layers) -> Attack:
+    """Take the noise for normal, and as large everywhere as in the pilot; `NoiseStatistics` says it in a sentence."""
+    return attack_with(transcript, Check.SIZE, "", usual=transcript.size)
 
 
 # Has it a shape that protects?
@@ -505,7 +497,7 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     sentence = (
         f"The noise depends on the input: {sizes[0]:.3g} where there is an update, {sizes[1]:.3g} where there is none."
     )
-    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
 def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
@@ -522,7 +514,7 @@ def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
         sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
     else:
         return None
-    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
 def _density_scores(transcript: Transcript) -> Floats:
@@ -575,10 +567,10 @@ def _repeated_values(transcript: Transcript, layers: Layers) -> Attack | None:
     elif counts[most] > 0.001 * counts.sum():
         share = 100 * counts[most] / counts.sum()
         sentence = f"In {share:.3g}% of the places the noise is exactly {seen[most] * tolerance:.3g}."
-    return Attack(Check.VALUES, sentence, scores)
+    return attack_with(transcript, Check.VALUES, sentence, scores=scores)
 
 
-_ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...] = (
+_ATTACKS: Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]] = (
     (_small_seeds, 0.06),
     (_same_coordinates, 0.1),
     (_same_calls, 0.1),
@@ -587,5 +579,8 @@ _ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...
     (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
     (_odd_shape, 0.06),
+    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share; the
+    # others are plain at the right place.
+    (_small_everywhere, _SIZE_SHARE),
 )
-"""All attacks but that on noise that is too small, each with its share of the false-alarm rate, most telling first."""
+"""All attacks, each with its share of the false-alarm rate, the most telling first."""
