@@ -209,7 +209,7 @@ def test_an_attack_sees_no_coin_of_a_test_call():
 def test_values_are_guessed_where_the_noise_is_predicted():
     record, claim = call_often(lambda total: total, dim=50, calls=16, seed=0), ApproximateDP(10.0, 1e-5)
     zeros = np.zeros(record.coins.size)
-    exact, coarse = (attack_with(record, Check.FRESH, "", zeros, scale=zeros + scale) for scale in (0, 1))
+    exact, coarse = (attack_with(record, Check.FRESH, "", scores=zeros, scale=zeros + scale) for scale in (0, 1))
     assert exact.p_value(claim) < 1e-30
     assert coarse.p_value(claim) == 1
 

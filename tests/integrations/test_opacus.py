@@ -170,7 +170,7 @@ def _clips_all_but_a_bias(norms):
         (lambda norms: [1.0, 1.0, 1.0, 1.0], "moved by 5 times"),
         (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "moved by 2 times"),
         (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "moved by 1.55 times"),
-        (_clips_all_but_a_bias, "5 clip norms in parameter 3 was clipped to max_grad_norm = 1 in step 4"),
+        (_clips_all_but_a_bias, "5 clip norms in parameter 3 was clipped to max_grad_norm = 0.5 in step 4"),
     ],
     ids=["nothing", "twice", "each-tensor", "not-a-bias"],
 )
