@@ -248,15 +248,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def few_draws(monkeypatch):
-    """199 draws instead of 4,999: a Monte Carlo test keeps its level with any number of draws.
-
-    A least favorable pair that is too favorable, or a level that is spent twice, raises the rate with either.
-    """
-    monkeypatch.setattr("coalmine.stats.claim_tests.DRAWS", 199)
-
-
 @pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("name", CASES)
 def test_a_true_claim_is_rarely_refuted(name):
