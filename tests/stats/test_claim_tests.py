@@ -249,7 +249,10 @@ CASES = {
 
 
 @pytest.mark.usefixtures("few_draws")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("sampled, added", "Laplace") else name for name in CASES],
+)
 def test_a_true_claim_is_rarely_refuted(name):
     """300 audits of unequal sizes: 5% and 3.5 standard errors are 9.4%; benchmarks/bounds.py has more."""
     claim, members, nonmembers = CASES[name]

@@ -292,7 +292,7 @@ def test_the_bound_exceeds_the_true_epsilon_ever_in_at_most_5_percent(epsilon):
     above = 0
     for _ in range(150):
         bound = SequentialBound()
-        bound.update(*binary(epsilon, 200, rng))
+        bound.update(*binary(epsilon, 100, rng))
         above += bound.lower(1 - ALPHA) > epsilon
     assert above / 150 <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 150)
 

@@ -215,14 +215,14 @@ def test_the_gdp_bound_exceeds_the_truth_in_at_most_5_percent_of_gaussian_audits
 
 @pytest.mark.parametrize("mu", [pytest.param(0.5, marks=pytest.mark.slow), 1.7])
 def test_a_true_gaussian_claim_has_small_p_values_as_rarely_as_they_say(mu):
-    # 1,000 audits, 3 standard errors: a test at exactly its level is called wrong once in 700 cases.
+    # 500 audits, 3 standard errors: a test at exactly its level is called wrong once in 700 cases.
     rng = np.random.default_rng([14, round(10 * mu)])
     p_values = []
-    for members in rng.binomial(120, 0.5, 1000):
+    for members in rng.binomial(120, 0.5, 500):
         scores = Scores(rng.normal(mu, 1, members), rng.normal(0, 1, 120 - members))
         p_values.append(p_value(scores, GaussianDP(mu), design="coin-flips"))
     for level in (0.01, 0.05, 0.2):
-        assert np.sum(np.array(p_values) <= level) <= 1000 * level + 3 * math.sqrt(1000 * level * (1 - level))
+        assert np.sum(np.array(p_values) <= level) <= 500 * level + 3 * math.sqrt(500 * level * (1 - level))
 
 
 @pytest.mark.parametrize("design", ["fixed", "coin-flips"])
