@@ -108,7 +108,7 @@ def test_the_first_screen_leads_with_the_verdict_and_the_strongest_evidence(save
     assert len(titles) == len(set(titles)) == 5
     assert [group.verdict for group in groups[:3]] == [Verdict.TOO_WEAK, Verdict.TOO_WEAK, Verdict.NO_CLAIM]
     first = report(run).partition('id="evidence"')[0]
-    assert f"shows ε ≥ {groups[0].strongest.decisive.epsilon:.3g} (95% confidence)" in first
+    assert f"shows ε ≥ {groups[0].strongest.quoted_bound.epsilon:.3g} (95% confidence)" in first
     assert "Too weak" in first
 
 

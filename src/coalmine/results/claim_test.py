@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_confidence, check_count, check_kind
-from coalmine.results.verdict import Verdict
-from coalmine.stats import Null, Scores, gaussian_shift
+from coalmine.results.verdict import Verdict, exceeds, verdict_on
+from coalmine.stats import Estimate, Null, Scores, gaussian_shift
 from coalmine.stats.claim_tests import ClaimTests, separation
 from coalmine.stats.gaussian import anderson_darling
 from coalmine.stats.one_run import most_powerful_guesses
@@ -51,7 +51,7 @@ class ClaimTest:
     """The test of a claimed guarantee.
 
     Args:
-        verdict: One of the five verdicts.
+        verdict: The verdict by this test alone; a result's verdict also takes its findings and its bound into account.
         p_value: Probability of such evidence, or an upper limit on it, if the claim is true; None if there is no claim,
             or if only a lower bound was compared with it.
         confidence: One minus the false-alarm rate at which ``verdict`` was reached; None if there is no claim or bound.
@@ -165,14 +165,13 @@ def check_claim(
     at_most = estimate = needed = None
     if claim.has_noise:
         at_most, estimate = _noise_in_effect(tests, claim, copies, alpha)
-    if p_value <= alpha:
-        verdict = Verdict.REFUTED
-    elif _estimate_exceeds(scores, claim, confidence, copies):
-        verdict = Verdict.SUSPICIOUS
-    elif detectable is not None and detectable >= HALF_THE_NOISE:
-        verdict = Verdict.NOT_REFUTED
-    else:
-        verdict = Verdict.TOO_WEAK
+    verdict = verdict_on(
+        claim,
+        rejected=p_value <= alpha,
+        exceeded=_estimate_exceeds(scores, claim, confidence, copies),
+        detects_half=detectable is not None and detectable >= HALF_THE_NOISE,
+    )
+    if verdict is Verdict.TOO_WEAK:
         needed = _canaries_needed(tests, claim, copies, alpha, expected)
     return ClaimTest(
         verdict=verdict,
@@ -185,6 +184,26 @@ def check_claim(
         canaries_needed=needed,
         claim=claim,
     )
+
+
+def test_by_bound(claim: Claim, bound: Estimate | None, guess: Estimate | None) -> ClaimTest:
+    """Return what a lower bound and a best guess say about a claim that no other test was made of.
+
+    Args:
+        claim: The claimed guarantee.
+        bound: The lower bound, or None if there are only estimates.
+        guess: The best guess, or None.
+    """
+    # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
+    calibrated = guess is not None and guess.method == "gaussian-shift" and guess.delta > 0
+    verdict = verdict_on(
+        claim,
+        rejected=exceeds(bound, claim),
+        exceeded=calibrated and guess is not None and (guess.lower or 0.0) > claim.epsilon,
+        # With half the noise ε is about twice as large, and so is the bound: a smaller one would not exceed the claim.
+        detects_half=bound is not None and 2 * bound.epsilon >= claim.epsilon,
+    )
+    return ClaimTest(verdict=verdict, confidence=None if bound is None else bound.confidence, claim=claim)
 
 
 def _curve(claim: Claim, share: float, copies: int) -> Curve:

@@ -531,10 +531,18 @@ class OneShot(Audit):
                 f"the view {self.view} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
                 "what each released"
             )
-        tested = None
+        tested, details = None, {}
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
+            if claim.rounds is None:
+                claim = claim.replace(rounds=self.rounds)
             tested = self.tested_claim(claim)
+            if claim.sampling not in (None, tested.sampling):
+                details["note"] = _other_participation(claim, tested)
+            self._checks.compare_participation(claim.sampling)
+            if self.members_participation is not None:
+                # The training says itself that its clients take part otherwise than the claim assumes.
+                self._checks.participation_refutes = self.participation == self.members_participation
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
@@ -550,12 +558,6 @@ class OneShot(Audit):
             expected=separation,
         )
         test, cautions = normality(inserted, "inserted")
-        like_members = claim is None or self.participation == (self.members_participation or claim.sampling)
-        if not like_members:
-            # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
-            # their own, which other draws do not refute.
-            self._checks.sampling = self._checks.claimed_sampling(claim) or EveryRound()
-            self._checks.participation_refutes = False
         if self._in_tensors is not None:
             self._checks.chances = self._in_tensors.chances()
         checks, findings = self._checks.findings(tested)
@@ -591,6 +593,7 @@ class OneShot(Audit):
             warnings=[*cautions, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             config=config,
+            details=details,
         )
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
@@ -642,8 +645,8 @@ class OneShot(Audit):
         """Return what a training's claim promises to these canaries, which is what their scores can test.
 
         That is the claim itself if they take part like the clients, and if the score does not know rounds that the
-        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds. An ε that
-        somebody stated without the noise behind it is tested as it is.
+        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds, and the
+        result says so. An ε that somebody stated without the noise behind it is tested as it is.
 
         Args:
             claim: The training's claim. Its rounds are the audit's unless it states others.
@@ -697,3 +700,12 @@ class OneShot(Audit):
         if self._initial is not None:
             start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config}, initial={start})"
+
+
+def _other_participation(claim: Claim, tested: Claim) -> str:
+    """Say that a claim is tested by canaries that take part otherwise than it says of clients."""
+    return (
+        f"The training claims ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for clients with the sampling "
+        f"{claim.sampling}. For canaries ({tested.sampling}), the claimed noise gives ε = {tested.epsilon:.4g}: their "
+        "scores test the noise, and not the sampling."
+    )
