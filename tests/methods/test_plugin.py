@@ -15,7 +15,7 @@ from coalmine.cli import main as cli
 from coalmine.methods import registry
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
-FAST = ("--set", "rounds=30", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
+FAST = ("--set", "rounds=40", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
 
 
 @contextmanager

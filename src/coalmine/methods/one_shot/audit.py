@@ -414,7 +414,7 @@ class OneShot(Audit):
 
         Args:
             round: The round, counted from 0.
-            clients: Identifiers of the clients that took part, canaries left out, or only their number.
+            clients: A whole number for each client that took part, canaries left out, or only how many did.
             available: Number of clients that could have taken part.
 
         Example:
