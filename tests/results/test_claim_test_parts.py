@@ -31,7 +31,7 @@ from coalmine.results.claim_test import (
     first_exponent,
 )
 from coalmine.results.result import Result
-from coalmine.results.verdict import Finding, Verdict, overall
+from coalmine.results.verdict import Finding, Verdict, overall, verdict_on
 from coalmine.stats import Estimate, NormalNull, Scores, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.gaussian import anderson_darling
@@ -283,9 +283,28 @@ def test_bounds_per_copy_begin_with_the_one_that_assumes_least():
 def test_a_bound_above_the_claim_is_suspicious_if_the_test_does_not_reject():
     members, nonmembers = sides(shift=0.1)
     above = Estimate("simultaneous", 20.0, 20.0, delta=1e-5, confidence=0.95, assumes="", valid=True)
-    assert claim_test(CLAIM, [above], members, nonmembers).verdict is Verdict.SUSPICIOUS
     below = Estimate("simultaneous", 0.1, 0.1, delta=1e-5, confidence=0.95, assumes="", valid=True)
-    assert claim_test(CLAIM, [below], members, nonmembers).verdict is Verdict.TOO_WEAK
+    for bound, verdict in ((above, Verdict.SUSPICIOUS), (below, Verdict.TOO_WEAK)):
+        test = claim_test(CLAIM, [bound], members, nonmembers)
+        assert test.verdict is Verdict.TOO_WEAK
+        assert replace(result(), estimates=[bound], claim=CLAIM, claim_test=test).verdict is verdict
+
+
+@pytest.mark.parametrize("detects_half", [False, True])
+@pytest.mark.parametrize("exceeded", [False, True])
+@pytest.mark.parametrize("rejected", [False, True])
+@pytest.mark.parametrize("bugs", [[], [Finding(check="fresh noise", sentence="The noise repeats.")]])
+def test_the_strongest_evidence_decides_the_verdict(bugs, rejected, exceeded, detects_half):
+    evidence = {"rejected": rejected, "exceeded": exceeded, "detects_half": detects_half, "bugs": bugs}
+    expected = Verdict.NOT_REFUTED if detects_half else Verdict.TOO_WEAK
+    if exceeded:
+        expected = Verdict.SUSPICIOUS
+    if rejected or bugs:
+        expected = Verdict.REFUTED
+    assert verdict_on(CLAIM, **evidence) is expected
+    assert verdict_on(None, **evidence) is Verdict.NO_CLAIM
+    unlimited = Claim(epsilon=math.inf, delta=1e-5)
+    assert verdict_on(unlimited, **evidence) is (Verdict.REFUTED if rejected or bugs else Verdict.NO_CLAIM)
 
 
 def test_evidence_uses_the_null_distribution_where_it_is_known():

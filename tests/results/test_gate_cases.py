@@ -197,7 +197,7 @@ def test_dictionaries_have_every_field():
         "bound": "inf",
         "p_value": 0.2,
         "claim": 8.0,
-        "verdict": "not refuted",
+        "verdict": "suspicious",  # by its bound
         "over_limit": True,
         "checked": True,
     }

@@ -80,7 +80,7 @@ class TrainingChecks:
     Attributes:
         chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
             name of the tensor; None if no canaries lie in single tensors.
-        participation_refutes: Whether the canaries' claim relies on how the clients were drawn.
+        participation_refutes: Whether the claim relies on how the clients were drawn.
         replays: Replays that an integration made by itself, by the names of their checks.
         cohorts: Who took part.
     """
@@ -147,18 +147,21 @@ class TrainingChecks:
         """Record who took part in a round.
 
         Args:
-            clients: Identifiers of the clients that took part, or only their number.
+            clients: A whole number for each client that took part, the same in every round, or only how many did.
             available: Number of clients that could have taken part.
 
         Raises:
-            InputError: If more clients took part than were available, or one is listed twice.
+            InputError: If clients are not numbers, one is listed twice, or more took part than were available.
         """
         seen, round = self.cohorts, len(self.cohorts.sizes)
         is_number = isinstance(clients, int | np.integer)
         size = check_count("clients", clients, least=0) if isinstance(clients, int | np.integer) else len(clients)
         if size > check_count("available", available):
             raise InputError(f"{size} clients took part, but only {available} were available")
-        ids = np.unique(np.asarray([] if is_number else clients, dtype=np.int64))
+        try:
+            ids = np.unique(np.asarray([] if is_number else clients, dtype=np.int64))
+        except (TypeError, ValueError, OverflowError):
+            raise InputError("clients must be whole numbers, one per client, or only how many took part") from None
         if len(ids) != size and not is_number:
             raise InputError("a client is listed twice in a round: list each once")
         seen.sizes, seen.available = np.append(seen.sizes, size), np.append(seen.available, available)
@@ -266,6 +269,14 @@ class TrainingChecks:
         # Coarse rounding would hide the noise, and infinite noise has no size to compare with.
         judged = np.isfinite(noise) & (noise > 0) & (self._noise.rounding.max() <= _MOST_ROUNDING * noise)
         return noise if judged.all() else None
+
+    def compare_participation(self, claimed: Sampling | None) -> None:
+        """Compare who took part with what a claim says of its clients, and not with what the training said of itself.
+
+        A claim for every round holds however clients are drawn, so nothing about them refutes it.
+        """
+        self.participation_refutes = isinstance(claimed, AtMost | Epochs | FixedSize | Poisson)
+        self.sampling = claimed if self.participation_refutes else self.sampling or EveryRound()
 
     def claimed_sampling(self, claim: Claim | None) -> Sampling | None:
         """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
@@ -380,16 +391,16 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
     rounds, most, sentence, refutes = len(record.sizes), int(record.times.max(initial=0)), "", True
     if isinstance(sampling, Poisson | FixedSize):
         return _drawn(record, sampling, level)
-    if isinstance(sampling, AtMost):
-        if most > sampling.times:
-            sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
-    elif isinstance(sampling, Epochs):
-        if len(record.soon):
+    if isinstance(sampling, AtMost | Epochs):
+        allowed = sampling.times if isinstance(sampling, AtMost) else sampling.epochs
+        if isinstance(sampling, Epochs) and len(record.soon):
             client, round = record.soon[0]
             sentence = (
                 f"{len(record.soon)} clients took part twice in one of {sampling.epochs} epochs, such as "
                 f"client {client} in round {round}."
             )
+        elif most > allowed:
+            sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
     elif rounds >= 3 and record.repeats[0] == rounds - 1 and record.sizes[0] < record.available[0]:
         # The claim does not rely on sampling, so this is only a warning.
         refutes = False

@@ -15,15 +15,15 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
 from coalmine.results import summary
-from coalmine.results.result import Result, in_json, refutes
+from coalmine.results.result import Result, in_json
 from coalmine.results.tables import Table, inline_markdown, shown_results
-from coalmine.results.verdict import CHECK_RATE, Verdict
+from coalmine.results.verdict import CHECK_RATE, Verdict, exceeds, verdict_on
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
 
@@ -327,38 +327,41 @@ def judged_together(
     judgments, total = [], 0.0
     for i, result in enumerate(results):
         bound, claim, p_value = result.bound, result.claim, p_values.get(i)
-        lower = significance = None
-        compared, refuted = False, i in rejected
+        refuted, compared = i in rejected, False
+        confidence = None
         if bound is not None:
             # The bound at the significance that its share leaves, or else the strictest one that was stored.
             levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
             levels += [(1 - level, stricter) for level, stricter in bound.stricter]
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
-            significance, lower = max(fitting) if fitting else min(levels)
+            significance, lower = max(fitting, default=min(levels))
+            bound, confidence = replace(bound, epsilon=lower, lower=lower), 1 - significance
             compared = limited[i] and limit is not None
             if p_value is not None:
                 total += shares[i]
-            elif claim is not None:
-                refuted = refutes(lower, bound.delta, claim)
+            else:
+                refuted = exceeds(bound, claim)
             if p_value is None or compared:
                 total += significance
-        verdict = result.verdict
-        # Findings have a false-alarm rate of their own.
-        if refuted or (result.bugs and result.claim_test is not None):
-            verdict = Verdict.REFUTED
-        elif verdict is Verdict.REFUTED:
-            verdict = Verdict.SUSPICIOUS  # refuted by itself, but not among all the others
-        has_claim = claim is not None and claim.epsilon < math.inf
+        verdict = verdict_on(
+            claim,
+            rejected=refuted,
+            # What is refuted by itself, but not among all the others, is suspicious.
+            exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
+            detects_half=result.verdict is Verdict.NOT_REFUTED,
+            bugs=result.bugs,
+        )
+        tested = bound is not None and claim is not None and claim.epsilon < math.inf
         judgments.append(
             Judgment(
                 result=result,
-                bound=lower,
-                confidence=None if significance is None else 1 - significance,
+                bound=None if bound is None else bound.epsilon,
+                confidence=confidence,
                 p_value=p_value,
                 verdict=verdict,
-                over_limit=compared and lower is not None and limit is not None and lower > limit,
+                over_limit=compared and bound is not None and limit is not None and bound.epsilon > limit,
                 limit_applies=limited[i],
-                checked=verdict is Verdict.REFUTED or (lower is not None and has_claim) or compared,
+                checked=tested or compared or verdict is Verdict.REFUTED,
             )
         )
     return judgments, total

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
 from coalmine.results import summary
-from coalmine.results.claim_test import ClaimTest
-from coalmine.results.verdict import CHECK_RATE, UNITS, Finding, Unit, Verdict
+from coalmine.results.claim_test import ClaimTest, test_by_bound
+from coalmine.results.verdict import CHECK_RATE, UNITS, Finding, Unit, Verdict, exceeds, verdict_on
 from coalmine.stats import Estimate, Scores
 
 _CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE / n, which rounds
@@ -150,7 +150,7 @@ class Result(Showable):
         findings: What they found. They have a false-alarm rate of their own, `coalmine.results.verdict.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
         joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
-            many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.
+            many: some of many single bounds exceed a claim by chance.
         variant: What distinguishes results of the same method and view, such as the crafter of the LDP audit.
         training: Name of the audited training, where a run has several.
         warnings: Sentences on what to be careful with.
@@ -166,8 +166,9 @@ class Result(Showable):
         label: The view, with the variant where there is one: unique among the results of a method.
         name: The method and the label, unique among the results of a run.
         claimed: The claimed (ε, δ), by which results are compared; None without a claim.
-        bound: The lower bound to quote: the first valid one, or None if there are only estimates.
-        decisive: The lower bound that is compared with the claim.
+        bound: The lower bound of this result by itself: the first valid one, or None if there are only estimates.
+        quoted_bound: The lower bound to quote and to compare with the claim: ``bound``, or ``joint_bound`` where the
+            method has many results.
         best_guess: The estimate to show beside the bound: the best calibrated one whose assumption was not seen to
             fail. Estimates from few scores, and those below the lower bound, stand for nothing.
         bugs: The findings that refute the claim: those whose p-value, all checks taken into account, is small enough.
@@ -220,7 +221,7 @@ class Result(Showable):
     name: str = field(init=False, compare=False)
     claimed: tuple[float, float] | None = field(init=False, compare=False)
     bound: Estimate | None = field(init=False, compare=False)
-    decisive: Estimate | None = field(init=False, compare=False)
+    quoted_bound: Estimate | None = field(init=False, compare=False)
     best_guess: Estimate | None = field(init=False, compare=False)
     bugs: list[Finding] = field(init=False, compare=False)
     verdict: Verdict = field(init=False, compare=False)
@@ -228,38 +229,38 @@ class Result(Showable):
 
     def __post_init__(self) -> None:
         claim, test = self.claim, self.claim_test
-        bound = decisive = next((e for e in self.estimates if e.valid), None)
-        if bound is not None and self.joint_bound is not None and bound.epsilon != self.joint_bound:
-            decisive = Estimate(
-                bound.method,
-                self.joint_bound,
-                self.joint_bound,
-                delta=bound.delta,
-                confidence=bound.confidence or 0.0,
-                valid=True,
-                assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
-            )
-        least = 0.0 if bound is None else bound.epsilon
+        bound = quoted = next((e for e in self.estimates if e.valid), None)
+        least = 0.0
+        if bound is not None:
+            least = bound.epsilon
+            if self.joint_bound is not None and self.joint_bound != least:
+                together = f"{bound.assumes}; it then holds together with the bounds of all other results"
+                quoted = replace(bound, epsilon=self.joint_bound, lower=self.joint_bound, assumes=together, stricter=())
         reliable = {}
         for e in self.estimates:
-            if e.epsilon >= least and not (e.valid or e.doubtful or e.few_scores or e.lower == math.inf):
+            if e.epsilon >= least and not (e.doubtful or e.few_scores or e.lower == math.inf):
                 reliable[e.method] = e
         guess = next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
-        if test is None and claim is not None:
-            confidence = None if decisive is None else decisive.confidence
-            test = ClaimTest(verdict=_verdict_by_bound(claim, decisive, guess), confidence=confidence)
-        if test is not None and test.claim is None:
-            test = replace(test, claim=claim)
-        if test is not None and test.claim != claim:
-            raise InputError(
-                f"claim_test is the test of another claim than {claim}: pass a test of this one, or claim_test=None to "
-                "compare the lower bound with it"
-            )
         bugs = [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
+        if test is None and claim is not None:
+            test = test_by_bound(claim, quoted, guess)
         verdict = Verdict.NO_CLAIM
         if test is not None:
-            verdict = Verdict.REFUTED if bugs else test.verdict
-        label = f"{self.variant}, {self.view}" if self.variant else self.view
+            if test.claim is None:
+                test = replace(test, claim=claim)
+            if test.claim != claim:
+                raise InputError(
+                    f"claim_test is the test of another claim than {claim}: pass a test of this one, or "
+                    "claim_test=None to compare the lower bound with it"
+                )
+            verdict = verdict_on(
+                claim,
+                rejected=test.refuted,
+                exceeded=test.verdict is Verdict.SUSPICIOUS or exceeds(quoted, claim),
+                detects_half=test.verdict is Verdict.NOT_REFUTED,
+                bugs=bugs,
+            )
+        label = ", ".join(filter(None, [self.variant, self.view]))
         # Computed once: tables, gates and pages ask for these many times.
         derived = {
             "claim_test": test,
@@ -267,7 +268,7 @@ class Result(Showable):
             "name": f"{self.method}, {label}",
             "claimed": None if claim is None else (claim.epsilon, claim.delta),
             "bound": bound,
-            "decisive": decisive,
+            "quoted_bound": quoted,
             "best_guess": guess,
             "bugs": bugs,
             "verdict": verdict,
@@ -278,7 +279,7 @@ class Result(Showable):
 
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
-        claim, bound, guess = self.claim, self.decisive, self.best_guess
+        claim, bound, guess = self.claim, self.quoted_bound, self.best_guess
         claimed, best = "nothing", "none"
         proven = "nothing: there are only estimates"
         if claim is not None:
@@ -303,8 +304,8 @@ class Result(Showable):
         parts = [f"<{type(self).__name__} {self.name}: {self.verdict.value}"]
         if self.claim is not None:
             parts.append(f"claimed ε ≤ {summary.number(self.claim.epsilon)}")
-        if self.decisive is not None:
-            parts.append(f"ε ≥ {summary.number(self.decisive.epsilon)}")
+        if self.quoted_bound is not None:
+            parts.append(f"ε ≥ {summary.number(self.quoted_bound.epsilon)}")
         if self.best_guess is not None:
             parts.append(f"ε ≈ {summary.guess(self.best_guess)}")
         return ", ".join(parts) + ">"
@@ -383,22 +384,6 @@ class Result(Showable):
         return cls(**values)
 
 
-def _verdict_by_bound(claim: Claim, bound: Estimate | None, guess: Estimate | None) -> Verdict:
-    """Return the verdict of a result without a test of its own, by its lower bound and its best guess."""
-    if claim.epsilon == math.inf:
-        return Verdict.NO_CLAIM
-    if bound is not None and refutes(bound.epsilon, bound.delta, claim):
-        return Verdict.REFUTED
-    # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
-    calibrated = guess is not None and guess.method == "gaussian-shift" and guess.delta > 0
-    if guess is not None and calibrated and (guess.lower or 0.0) > claim.epsilon:
-        return Verdict.SUSPICIOUS
-    # With half the noise ε is about twice as large, and so is the bound: a smaller one would not exceed the claim.
-    if bound is not None and 2 * bound.epsilon >= claim.epsilon:
-        return Verdict.NOT_REFUTED
-    return Verdict.TOO_WEAK
-
-
 class Results(tuple[Result, ...], Showable):
     """Several results. They can be shown like one, and indexed like a tuple.
 
@@ -454,11 +439,6 @@ class MethodResults:
     results: Sequence[Result]
     summary: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
-
-
-def refutes(bound: float, delta: float, claim: Claim) -> bool:
-    """Whether a lower bound at ``delta`` refutes a claim: (ε, δ)-DP implies (ε, δ')-DP only for δ' ≥ δ."""
-    return bound > claim.epsilon and delta >= claim.delta
 
 
 def common_delta(delta: float | None, claim: Claim | None) -> float:

@@ -23,27 +23,12 @@ FLAGGING = "an attacker can be {times} likelier to flag a member than a non-memb
 INSERTED = "inserted"
 
 
-# The verdict on a claim, in sentences; parts that are unknown are empty.
-_VERDICTS = {
-    Verdict.REFUTED: (
-        "Refuted{p_value}: {claimed}{comma} does not hold.{noise} Look for missing noise, skipped clipping or an "
-        "accountant that assumes other sampling.{assumes}"
-    ),
-    Verdict.SUSPICIOUS: "Suspicious: not refuted, but {evidence} above {claimed}.{power}",
-    Verdict.TOO_WEAK: "Too weak to test {claimed}: {unnoticed} could go unnoticed.{remedy}",
-    Verdict.NO_CLAIM: "No claim was tested.",
-    Verdict.NOT_REFUTED: (
-        "Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
-    ),
-}
-
-
 # Results
 
 
 def evidence_sentences(result: Result) -> str:
     """Return the verdict and what the scores show, without the findings of checks."""
-    evidence = bound_sentence(result.decisive, result.ceiling, result.odds)
+    evidence = bound_sentence(result.quoted_bound, result.ceiling, result.odds)
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif result.lacks_scores:
@@ -78,31 +63,39 @@ def verdict_sentence(result: Result) -> str:
     claim, test, best = result.claim, result.claim_test, result.best_guess
     if claim is None or test is None:
         return "No claim was stated."
-    parts = {"claimed": f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}", "comma": "", "p_value": ""}
-    if result.bugs and not test.refuted:
-        return f"Refuted: {parts['claimed']} does not hold, although the scores of the canaries alone do not show it."
-    if claim.epsilon == math.inf:
+    claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
+    if result.refuted and not test.refuted:
+        return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
+    if result.verdict is Verdict.NO_CLAIM:
         if claim.has_noise:
             return (
                 f"No claim: Gaussian noise has no finite ε at δ = {claim.delta:g}. State it at a larger δ to test it."
             )
         return "No claim: without noise, no finite ε holds."
+    comma = ""
     if claim.noise_multiplier is not None:
-        parts["claimed"] += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
-        parts["comma"] = ","
-    if test.p_value is not None and test.refuted:
-        parts["p_value"] = f" ({p_value_text(test.p_value)})"
-    parts["noise"] = noise_sentence(test) if test.refuted else ""
-    parts["remedy"] = _remedy(result, test) if test.verdict is Verdict.TOO_WEAK else ""
-    parts["assumes"] = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
-    parts["evidence"] = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
-    parts["unnoticed"], parts["power"] = _HALF[states_noise(claim)], ""
+        claimed += f", which assumes a noise multiplier of {claim.noise_multiplier:.4g}"
+        comma = ","
+    if test.refuted:
+        p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
+        assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
+        return (
+            f"Refuted{p_value}: {claimed}{comma} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
+            f"clipping or an accountant that assumes other sampling.{assumes}"
+        )
+    if result.verdict is Verdict.TOO_WEAK:
+        return f"Too weak to test {claimed}: {_HALF[states_noise(claim)]} could go unnoticed.{_remedy(result, test)}"
+    power = ""
     if test.detectable_noise is not None:
         # For claims that state only ε, the share of the noise stands for ε divided by it.
-        detected = {True: f"noise below {test.detectable_noise:.2g} of the claim"}
-        detected[False] = f"ε = {claim.epsilon / test.detectable_noise:.3g}"
-        parts["power"] = f" This audit would have detected {detected[states_noise(claim)]} (80% power)."
-    return _VERDICTS[test.verdict].format(**parts)
+        detected = f"ε = {claim.epsilon / test.detectable_noise:.3g}"
+        if states_noise(claim):
+            detected = f"noise below {test.detectable_noise:.2g} of the claim"
+        power = f" This audit would have detected {detected} (80% power)."
+    if result.verdict is Verdict.SUSPICIOUS:
+        evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
+        return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
+    return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
 
 
 # Half the claimed noise, for claims that state only ε and for those that state a noise multiplier.

@@ -47,7 +47,7 @@ class Group:
     claim: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        bounded = [result for result in self.results if result.decisive is not None]
+        bounded = [result for result in self.results if result.quoted_bound is not None]
         verdict = overall(result.verdict for result in _deciding(bounded or self.results))
         leading = [result for result in _deciding(bounded) if result.verdict is verdict]
         strongest = max(leading, key=lambda result: (bool(result.bugs), *_telling(result)), default=None)
@@ -96,14 +96,14 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
 
 def share_of_claim(result: Result) -> float:
     """Return the bound as a share of the claim; 0 without a finite claim."""
-    if result.decisive is None or result.claim is None or result.claim.epsilon in (0, math.inf):
+    if result.quoted_bound is None or result.claim is None or result.claim.epsilon in (0, math.inf):
         return 0.0
-    return result.decisive.epsilon / result.claim.epsilon
+    return result.quoted_bound.epsilon / result.claim.epsilon
 
 
 def _telling(result: Result) -> tuple[int, float, float]:
     """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
-    bound = 0.0 if result.decisive is None else result.decisive.epsilon
+    bound = 0.0 if result.quoted_bound is None else result.quoted_bound.epsilon
     return -LEADING.index(result.verdict), share_of_claim(result), bound
 
 
@@ -186,7 +186,7 @@ def evidence_cells(result: Result) -> list[str]:
 
 def evidence_numbers(result: Result) -> dict[str, float | None]:
     """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
-    claim, bound, guess = result.claim, result.decisive, result.best_guess
+    claim, bound, guess = result.claim, result.quoted_bound, result.best_guess
     names = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
     numbers: dict[str, float | None] = dict.fromkeys(names)
     if claim is not None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coalmine.claims import Claim
+    from coalmine.stats import Estimate
 
 
 class Verdict(StrEnum):
@@ -28,6 +33,36 @@ LEADING = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO
 
 # The order of different claims: unlike an adversary, a claim that was tested well does not make up for another.
 WORST_FIRST = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK, Verdict.NO_CLAIM, Verdict.NOT_REFUTED)
+
+
+def verdict_on(
+    claim: Claim | None, *, rejected: bool, exceeded: bool, detects_half: bool, bugs: Sequence[Finding] = ()
+) -> Verdict:
+    """Return the verdict on a claim. No other code turns evidence into a verdict: tests, results and the gate ask here.
+
+    Args:
+        claim: The claimed guarantee, or None.
+        rejected: Whether its test rejects it, at the significance that this test has among all that are judged
+            together. Where a claim has no test, the lower bound exceeds it.
+        exceeded: Whether evidence exceeds it that is no such test: the whole interval of a calibrated estimate, a lower
+            bound although the test does not reject, or a test that rejects by itself but not among the others.
+        detects_half: Whether the audit would have detected half of the claimed noise with a power of 80%.
+        bugs: The findings of checks that refute it, which have a false-alarm rate of their own.
+    """
+    if claim is not None and (rejected or bugs):
+        return Verdict.REFUTED
+    if claim is None or claim.epsilon == math.inf:
+        return Verdict.NO_CLAIM
+    if exceeded:
+        return Verdict.SUSPICIOUS
+    return Verdict.NOT_REFUTED if detects_half else Verdict.TOO_WEAK
+
+
+def exceeds(bound: Estimate | None, claim: Claim | None) -> bool:
+    """Whether a lower bound exceeds a claim: (ε, δ)-DP implies (ε, δ')-DP only for δ' ≥ δ."""
+    if bound is None or claim is None:
+        return False
+    return bound.epsilon > claim.epsilon and bound.delta >= claim.delta
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

@@ -26,8 +26,8 @@ from coalmine.results.claim_test import (
     number_needed,
     rejected_share,
 )
-from coalmine.results.result import Result, refutes
-from coalmine.results.verdict import Verdict
+from coalmine.results.result import Result
+from coalmine.results.verdict import Verdict, verdict_on
 from coalmine.stats import Counts, Estimate, Guesses, Scores, simultaneous
 from coalmine.stats.exact_tests import TrialGuesses
 from coalmine.stats.one_run import guess_families, one_run
@@ -59,8 +59,6 @@ def evidence(
     """
     joint_bound = shared_bound(trials, delta=delta, confidence=joint)
     test = check_local_claim(trials, claim, confidence=joint)
-    if not test.refuted and refutes(joint_bound, delta, claim):
-        test = replace(test, verdict=Verdict.SUSPICIOUS)  # the tests that were decided on do not refute it
     estimated = estimates(trials, delta=delta, confidence=confidence)
     return {"estimates": estimated, "joint_bound": joint_bound, "claim_test": test}
 
@@ -177,12 +175,12 @@ def check_local_claim(trials: Sequence[Trials], claim: Claim, *, confidence: flo
     p = local_p_value(trials, claim)
     guesses = _tested_guesses(trials, claim)
     detectable = detectable_share(lambda exponent: _power(guesses, claim, exponent, alpha))
-    if p <= alpha:
-        verdict = Verdict.REFUTED
-    elif detectable is None or detectable < HALF_THE_NOISE:
-        verdict = Verdict.TOO_WEAK
-    else:
-        verdict = Verdict.NOT_REFUTED
+    verdict = verdict_on(
+        claim,
+        rejected=p <= alpha,
+        exceeded=False,  # there is no calibrated estimate
+        detects_half=detectable is not None and detectable >= HALF_THE_NOISE,
+    )
     # Only a curve that follows from noise says what less noise would allow.
     noise_at_most = None
     if claim.has_noise:

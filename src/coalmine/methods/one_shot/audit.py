@@ -195,9 +195,7 @@ class OneShot(Audit):
         self._knows_rounds = self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
         takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
         self._evidence = SCORES[self.score](self._canaries.dense, **takes_part)
-        self._in_tensors: StrataEvidence | None = None
-        if self._canaries.strata:
-            self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
+        self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
         # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
         self._weights = scale
         if noise is not None:
@@ -401,8 +399,7 @@ class OneShot(Audit):
                 )
             terms: Any = {"shift": shift, "rate": self._rates[round], "ends_epoch": ends_epoch}
             self._evidence.add(change, length, due=self._due[: self._canaries.dense.count], **terms)
-            if self._in_tensors is not None:
-                self._in_tensors.add(change, due=self._due, **terms)
+            self._in_tensors.add(change, due=self._due, **terms)
         elif ends_epoch:
             self._evidence.end_epoch()
         self._observed[round] = True
@@ -415,7 +412,7 @@ class OneShot(Audit):
 
         Args:
             round: The round, counted from 0.
-            clients: Identifiers of the clients that took part, canaries left out, or only their number.
+            clients: A whole number for each client that took part, canaries left out, or only how many did.
             available: Number of clients that could have taken part.
 
         Example:
@@ -530,10 +527,18 @@ class OneShot(Audit):
                 f"the view {self.view} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
                 "what each released"
             )
-        tested = None
+        tested, details = None, {}
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
+            if claim.rounds is None:
+                claim = claim.replace(rounds=self.rounds)
             tested = self.tested_claim(claim)
+            if claim.sampling not in (None, tested.sampling):
+                details["note"] = _other_participation(claim, tested)
+            self._checks.compare_participation(claim.sampling)
+            if self.members_participation is not None:
+                # The training says itself that its clients take part otherwise than the claim assumes.
+                self._checks.participation_refutes = self.participation == self.members_participation
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
@@ -549,13 +554,7 @@ class OneShot(Audit):
             expected=separation,
         )
         test, cautions = normality(inserted, "inserted")
-        like_members = claim is None or self.participation == (self.members_participation or claim.sampling)
-        if not like_members:
-            # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
-            # their own, which other draws do not refute.
-            self._checks.sampling = self._checks.claimed_sampling(claim) or EveryRound()
-            self._checks.participation_refutes = False
-        if self._in_tensors is not None:
+        if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
@@ -590,6 +589,7 @@ class OneShot(Audit):
             warnings=[*cautions, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             config=config,
+            details=details,
         )
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
@@ -641,8 +641,8 @@ class OneShot(Audit):
         """Return what a training's claim promises to these canaries, which is what their scores can test.
 
         That is the claim itself if they take part like the clients, and if the score does not know rounds that the
-        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds. An ε that
-        somebody stated without the noise behind it is tested as it is.
+        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds, and the
+        result says so. An ε that somebody stated without the noise behind it is tested as it is.
 
         Args:
             claim: The training's claim. Its rounds are the audit's unless it states others.
@@ -675,8 +675,7 @@ class OneShot(Audit):
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
         state |= {"due": np.array(self._due), "before": np.array(previous)}
-        state |= self._evidence.state() | self._checks.state()
-        return state if self._in_tensors is None else state | self._in_tensors.state()
+        return state | self._evidence.state() | self._checks.state() | self._in_tensors.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
@@ -685,8 +684,7 @@ class OneShot(Audit):
         self._due = np.array(state["due"])
         self._previous = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
-        if self._in_tensors is not None:
-            self._in_tensors.restore(state)
+        self._in_tensors.restore(state)
         self._checks.restore(state)
         self._finished = False
 
@@ -696,3 +694,12 @@ class OneShot(Audit):
         if self._initial is not None:
             start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config}, initial={start})"
+
+
+def _other_participation(claim: Claim, tested: Claim) -> str:
+    """Say that a claim is tested by canaries that take part otherwise than it says of clients."""
+    return (
+        f"The training claims ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for clients with the sampling "
+        f"{claim.sampling}. For canaries ({tested.sampling}), the claimed noise gives ε = {tested.epsilon:.4g}: their "
+        "scores test the noise, and not the sampling."
+    )

@@ -144,7 +144,7 @@ class OneShotMethod(Method):
         assert isinstance(trained, Training)
         settings, claim = self.settings, None
         if trained.mechanism.private:
-            sampling = _participation(settings, self.training, len(trained.data))
+            sampling = _clients_sampling(self.training, len(trained.data))
             noise_multiplier = trained.mechanism.noise_multiplier
             claim = Claim(noise_multiplier=noise_multiplier, sampling=sampling, delta=settings.delta)
         results = []
@@ -238,5 +238,10 @@ def _participation(settings: OneShotSettings, training: TrainingSettings, popula
     """Return the participation, for ``clients`` that of the training's cohorts."""
     if settings.participation != "clients":
         return parse_sampling(settings.participation)
+    return _clients_sampling(training, population)
+
+
+def _clients_sampling(training: TrainingSettings, population: int) -> Sampling:
+    """Return how the training draws its clients."""
     sampling = training.sampling()
     return FixedSize(sampling.size, population) if isinstance(sampling, FixedSize) else sampling
