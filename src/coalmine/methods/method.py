@@ -94,9 +94,10 @@ class Method:
     @property
     def config(self) -> dict[str, Any]:
         """Settings of training and method, as results record them."""
-        training = {} if self.training is None else self.training.to_dict()
-        own: dict[str, Any] = self.settings.to_dict()
-        return training | own
+        settings: dict[str, Any] = self.settings.model_dump(mode="json")
+        if self.training is None:
+            return settings
+        return self.training.model_dump(mode="json") | settings
 
     @classmethod
     def check(cls, run: Any) -> None:

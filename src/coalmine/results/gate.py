@@ -37,6 +37,7 @@ class Judgment:
     Args:
         result: The result.
         bound: Its lower bound at ``confidence``, or None if it has no valid bound.
+        delta: The δ of the bound.
         confidence: Confidence at which it is judged among the others.
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
@@ -47,6 +48,7 @@ class Judgment:
 
     result: Result
     bound: float | None
+    delta: float
     confidence: float | None
     p_value: float | None
     verdict: Verdict
@@ -91,8 +93,7 @@ class Gate:
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
-        bound = judgment.result.bound
-        proven = f"ε ≥ {_short(judgment.bound)} at δ = {'-' if bound is None else f'{bound.delta:g}'}"
+        proven = f"ε ≥ {_short(judgment.bound)} at δ = {judgment.delta:g}"
         if judgment.over_limit:
             return f"{proven}, above the limit of {_short(self.limit)}"
         if judgment.verdict is not Verdict.REFUTED:
@@ -181,7 +182,7 @@ class Gate:
                     _short(judgment.bound),
                     "-" if confidence is None else f"{100 * confidence:.6g}%",
                     _short(judgment.claim),
-                    "-" if p_value is None else f"{p_value:.2g}",
+                    _short(p_value, ".2g"),
                     judgment.verdict.value,
                     remark,
                 ]
@@ -243,12 +244,14 @@ def judge(
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
     requested = 1 - check_confidence(confidence)
+    chosen = list(results)
     for kind, names in (("method", methods), ("view", views)):
         available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
         for name in names:
             if name not in available:
                 raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
-    chosen = [r for r in results if (not methods or r.method in methods) and (not views or r.view in views)]
+        if names:
+            chosen = [result for result in chosen if getattr(result, kind) in names]
     if not chosen:
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
@@ -328,19 +331,19 @@ def judged_together(
     for i, result in enumerate(results):
         bound, claim, p_value = result.bound, result.claim, p_values.get(i)
         refuted, compared = i in rejected, False
-        confidence = None
+        lower, delta, confidence = None, 0.0, None
         if bound is not None:
             # The bound at the significance that its share leaves, or else the strictest one that was stored.
             levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
             levels += [(1 - level, stricter) for level, stricter in bound.stricter]
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
             significance, lower = max(fitting, default=min(levels))
-            bound, confidence = replace(bound, epsilon=lower, lower=lower), 1 - significance
+            delta, confidence = bound.delta, 1 - significance
             compared = limited[i] and limit is not None
             if p_value is not None:
                 total += shares[i]
             else:
-                refuted = exceeds(bound, claim)
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), claim)
             if p_value is None or compared:
                 total += significance
         verdict = verdict_on(
@@ -351,15 +354,16 @@ def judged_together(
             detects_half=result.verdict is Verdict.NOT_REFUTED,
             bugs=result.bugs,
         )
-        tested = bound is not None and claim is not None and claim.epsilon < math.inf
+        tested = lower is not None and claim is not None and claim.epsilon < math.inf
         judgments.append(
             Judgment(
                 result=result,
-                bound=None if bound is None else bound.epsilon,
+                bound=lower,
+                delta=delta,
                 confidence=confidence,
                 p_value=p_value,
                 verdict=verdict,
-                over_limit=compared and bound is not None and limit is not None and bound.epsilon > limit,
+                over_limit=compared and lower is not None and limit is not None and lower > limit,
                 limit_applies=limited[i],
                 checked=tested or compared or verdict is Verdict.REFUTED,
             )
@@ -380,11 +384,11 @@ def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]
     return refuted
 
 
-def _short(value: float | None) -> str:
-    """Format an ε for the table: a dash for none."""
+def _short(value: float | None, digits: str = ".4g") -> str:
+    """Format a number for the table: a dash for none."""
     if value is None:
         return "-"
-    return "∞" if value == math.inf else f"{value:.4g}"
+    return "∞" if value == math.inf else f"{value:{digits}}"
 
 
 # GitHub Actions. Titles, views and sentences may come from outside, so whatever could start another annotation or

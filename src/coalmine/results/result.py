@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
@@ -316,11 +317,6 @@ class Result(Showable):
         readable = f"{self.method}-{self.label}".replace("ε = ", "eps-")
         return re.sub(r"[^A-Za-z0-9.=-]+", "-", readable).strip("-")
 
-    @property
-    def lacks_scores(self) -> bool:
-        """Whether there are too few scores for a best guess."""
-        return self.best_guess is None and any(e.few_scores for e in self.estimates)
-
     def __getitem__(self, method: str) -> Estimate:
         """Return the estimate of that name, such as ``result["gaussian-shift"]``.
 
@@ -366,22 +362,25 @@ class Result(Showable):
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
         values = {f.name: content[f.name] for f in fields(Result) if f.init and f.name in content}
-        values["ceiling"], values["joint_bound"] = from_json(values["ceiling"]), from_json(values["joint_bound"])
+        values |= dict(_Stored.model_validate(content))
         values["unit"] = UNITS.get(content["unit"], Unit(content["unit"]))
-        values["side_names"] = tuple(content["side_names"])
-        values["metrics"] = {name: from_json(value) for name, value in content["metrics"].items()}
-        values["findings"] = [Finding(**finding) for finding in content["findings"]]
         if content["claim"] is not None:
             values["claim"] = Claim.from_dict(content["claim"])
-        if content["claim_test"] is not None:
-            test = content["claim_test"]
-            values["claim_test"] = ClaimTest(**{**test, "verdict": Verdict(test["verdict"])})
-        values["estimates"] = []
-        for stored in content["estimates"]:
-            numbers = {name: from_json(stored[name]) for name in ("epsilon", "lower", "upper", "threshold")}
-            stricter = tuple((level, from_json(lower)) for level, lower in stored.get("stricter", ()))
-            values["estimates"].append(Estimate(**{**stored, **numbers, "stricter": stricter}))
         return cls(**values)
+
+
+class _Stored(BaseModel):
+    """The fields of a result that JSON spells otherwise: infinity is a word, and lists stand for tuples and classes."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)  # a test has its claim, which is stored apart
+
+    side_names: tuple[str, str]
+    estimates: list[Estimate]
+    claim_test: ClaimTest | None
+    findings: list[Finding]
+    ceiling: float | None
+    joint_bound: float | None
+    metrics: dict[str, float]
 
 
 class Results(tuple[Result, ...], Showable):

@@ -181,7 +181,8 @@ def inline_markdown(text: str) -> str:
 def evidence_cells(result: Result) -> list[str]:
     """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
     by = "" if result.best_guess is None else result.best_guess.method
-    return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
+    claim, bound, guess, *_ = evidence_numbers(result).values()
+    return [fixed(claim, 3), fixed(bound, 3), fixed(guess, 3), by, result.verdict.value]
 
 
 def evidence_numbers(result: Result) -> dict[str, float | None]:
@@ -196,12 +197,6 @@ def evidence_numbers(result: Result) -> dict[str, float | None]:
     if guess is not None:
         numbers |= {"best_guess": guess.epsilon, "best_guess_lower": guess.lower, "best_guess_upper": guess.upper}
     return numbers
-
-
-def epsilons(result: Result) -> tuple[float | None, float | None, float | None]:
-    """Return the claim, the lower bound and the best guess of a result."""
-    claim, bound, guess, *_ = evidence_numbers(result).values()
-    return claim, bound, guess
 
 
 def score_counts(result: Result) -> str | None:
