@@ -39,6 +39,7 @@ class Judgment:
         bound: Its lower bound at ``confidence``, or None if it has no valid bound.
         delta: The δ of the bound.
         confidence: Confidence at which it is judged among the others.
+        claim: The claimed ε, or None.
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
         over_limit: Whether the bound exceeds the limit.
@@ -50,16 +51,12 @@ class Judgment:
     bound: float | None
     delta: float
     confidence: float | None
+    claim: float | None
     p_value: float | None
     verdict: Verdict
     over_limit: bool
     limit_applies: bool
     checked: bool
-
-    @property
-    def claim(self) -> float | None:
-        """The claimed ε."""
-        return None if self.result.claim is None else self.result.claim.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,20 +190,11 @@ class Gate:
         """Return the gate, ready for JSON."""
         judgments = []
         for judgment in self.judgments:
-            judgments.append(
-                {
-                    "method": judgment.result.method,
-                    "view": judgment.result.label,
-                    "unit": judgment.result.unit.name,
-                    "bound": in_json(judgment.bound),
-                    "confidence": judgment.confidence,
-                    "p_value": judgment.p_value,
-                    "claim": in_json(judgment.claim),
-                    "verdict": judgment.verdict.value,
-                    "over_limit": judgment.over_limit,
-                    "checked": judgment.checked,
-                }
-            )
+            result, verdict = judgment.result, judgment.verdict.value
+            about = {"method": result.method, "view": result.label, "unit": result.unit.name}
+            numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
+            tested = {"confidence": judgment.confidence, "over_limit": judgment.over_limit, "checked": judgment.checked}
+            judgments.append({**about, **numbers, "verdict": verdict, **tested})
         return {
             "failed": self.failed,
             "max_epsilon": in_json(self.limit),
@@ -329,7 +317,7 @@ def judged_together(
     rejected = holm(p_values, {i: shares[i] for i in p_values})
     judgments, total = [], 0.0
     for i, result in enumerate(results):
-        bound, claim, p_value = result.bound, result.claim, p_values.get(i)
+        bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
         refuted, compared = i in rejected, False
         lower, delta, confidence = None, 0.0, None
         if bound is not None:
@@ -343,24 +331,25 @@ def judged_together(
             if p_value is not None:
                 total += shares[i]
             else:
-                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), claim)
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
             if p_value is None or compared:
                 total += significance
         verdict = verdict_on(
-            claim,
+            result.claim,
             rejected=refuted,
             # What is refuted by itself, but not among all the others, is suspicious.
             exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
             detects_half=result.verdict is Verdict.NOT_REFUTED,
             bugs=result.bugs,
         )
-        tested = lower is not None and claim is not None and claim.epsilon < math.inf
+        tested = lower is not None and claimed is not None and claimed < math.inf
         judgments.append(
             Judgment(
                 result=result,
                 bound=lower,
                 delta=delta,
                 confidence=confidence,
+                claim=claimed,
                 p_value=p_value,
                 verdict=verdict,
                 over_limit=compared and lower is not None and limit is not None and lower > limit,
