@@ -32,7 +32,7 @@ class Method:
     Args:
         settings: The method's own settings.
         training: Settings of the training it audits, or None if it needs none.
-        directory: The run directory, or None if nothing is to be kept.
+        directory: The run directory, or None outside a run.
         earlier: The run's earlier methods, by name.
 
     Attributes:

@@ -34,7 +34,7 @@ from coalmine.results.io import (
     refusing_damage,
     results_to_dict,
     write_manifest,
-    write_method_results,
+    write_scores,
 )
 from coalmine.results.result import MethodResults, Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
@@ -242,7 +242,7 @@ class _Run:
         results = [replace(result, training=table) for result in found.results]
         found = replace(found, method=method.name, results=results)
         # Scores first: once its part is there, a method counts as done.
-        write_method_results(found, self.directory.path)
+        write_scores(results, self.directory.path, found.extras)
         method.write(self.directory.path)
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
         return found
