@@ -376,7 +376,7 @@ class Result(Showable):
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
         values = {f.name: content[f.name] for f in fields(Result) if f.init and f.name in content}
-        values |= dict(_Stored.model_validate(content))
+        values |= dict(_Stored(**{name: values[name] for name in _Stored.model_fields}))
         values["unit"] = UNITS.get(content["unit"], Unit(content["unit"]))
         if content["claim"] is not None:
             values["claim"] = Claim.from_dict(content["claim"])
@@ -386,7 +386,8 @@ class Result(Showable):
 class _Stored(BaseModel):
     """The fields of a result that JSON spells otherwise: infinity is a word, and lists stand for tuples and classes."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)  # a test has its claim, which is stored apart
+    # Unknown fields may change what the others mean. A claim test has a `Claim`, which is stored apart.
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     side_names: tuple[str, str]
     estimates: list[Estimate]
