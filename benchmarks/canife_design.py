@@ -159,8 +159,8 @@ class Coalmine:
                 self.gradients = ByLayers(module, inputs[:1])
             case _:
                 self.gradients = sample_gradients(module, inputs, self.labels)
-        columns = self.gradients.columns
-        self.loss = DesignLoss(rows, "covariance", step=step_size(CLIENT), norm_constant=1.0, columns=columns)
+        used = self.gradients.used
+        self.loss = DesignLoss(rows, "covariance", step=step_size(CLIENT), norm_constant=1.0, used=used)
 
     def derivative(self) -> Tensor:
         """By the first canary's inputs, at the start."""

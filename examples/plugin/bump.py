@@ -9,14 +9,14 @@ import numpy as np
 from pydantic import Field
 
 import coalmine as cm
-from coalmine import Audit, Result, estimate
+from coalmine import Audit, Result
 from coalmine.config import Settings
+from coalmine.methods.estimates import canary_evidence
 from coalmine.methods.method import Method
 from coalmine.protocol import Contribution, View
 from coalmine.results import MethodResults
 from coalmine.results.verdict import ROUND
 from coalmine.simulation.settings import TrainingSettings
-from coalmine.stats import Scores
 
 
 class BumpSettings(Settings):
@@ -73,6 +73,10 @@ class BumpMethod(Method):
             noise_multiplier = trained.mechanism.noise_multiplier
             claim = cm.Claim(noise_multiplier=noise_multiplier, sampling=cm.EveryRound(), rounds=1, delta=1e-5)
         sides = self.audit.scores[self.audit.present], self.audit.scores[~self.audit.present]
+        # Every estimate that applies, the test of the claim, and the terms that `coalmine check` computes them from.
+        evidence = canary_evidence(
+            *sides, null=None, signs=False, design="coin-flips", delta=1e-5, confidence=0.95, claim=claim
+        )
         result = Result(
             method="bump",
             view="updates",
@@ -81,9 +85,12 @@ class BumpMethod(Method):
             score_name="coordinate",
             side_names=("bumped", "not bumped"),
             seed=self.settings.seed,
-            estimates=estimate(*sides, design="coin-flips"),
-            scores=Scores(*sides),
+            estimates=evidence.estimates,
+            scores=evidence.scores,
+            ceiling=evidence.ceiling,
             claim=claim,
+            claim_test=evidence.claim_test,
+            recipe=evidence.recipe,
             metrics=metrics,
             config=self.config,
         )

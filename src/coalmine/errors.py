@@ -50,40 +50,31 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example
         raise InputError(f"{name} must be {example}, got {type(value).__name__}")
 
 
-def check_number(name: str, value: SupportsFloat, least: float = -math.inf) -> float:
-    """Return ``value`` as a float if it is a number of at least ``least``, other than NaN; infinity is accepted."""
+def check_number(
+    name: str, value: SupportsFloat, accepted: str = "a number", within: Callable[[float], bool] = lambda _: True
+) -> float:
+    """Return ``value`` as a float if it is a number for which ``within`` holds; NaN is none, infinity is.
+
+    Args:
+        name: What the number is, for the message.
+        value: The number.
+        accepted: What is accepted, continuing "must be".
+        within: Whether a number is accepted.
+    """
     # Strings have no __float__, so "0.5" gets a sentence instead of a failed comparison.
     if not hasattr(value, "__float__") or math.isnan(value.__float__()):
         raise InputError(f"{name} must be a number, got {value!r}")
-    if float(value) < least:
-        raise InputError(f"{name} must be at least {least:g}, got {value}")
+    if not within(float(value)):
+        raise InputError(f"{name} must be {accepted}, got {value}")
     return float(value)
 
 
-def check_share(name: str, least: float, value: SupportsFloat) -> float:
-    """Return ``value`` as a float if it lies in [``least``, 1)."""
-    if not least <= check_number(name, value) < 1:
-        raise InputError(f"{name} must be in [{least:g}, 1), got {value}")
-    return float(value)
-
-
-check_nonnegative = partial(check_number, least=0.0)
-check_delta = partial(check_share, "delta", 0.0)
-check_confidence = partial(check_share, "confidence", 0.5)  # below one half, two-sided intervals would be empty
-
-
-def check_positive(name: str, value: float) -> float:
-    """Return ``value`` as a float if it is finite and above 0."""
-    if not (check_number(name, value) > 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a positive number, got {value}")
-    return float(value)
-
-
-def check_probability(name: str, value: float) -> float:
-    """Return ``value`` as a float if it lies strictly between 0 and 1."""
-    if not 0 < check_number(name, value) < 1:
-        raise InputError(f"{name} must be in (0, 1), got {value}")
-    return float(value)
+check_positive = partial(check_number, accepted="a positive number", within=lambda x: 0 < x < math.inf)
+check_nonnegative = partial(check_number, accepted="at least 0", within=lambda x: x >= 0)
+check_probability = partial(check_number, accepted="in (0, 1)", within=lambda x: 0 < x < 1)
+check_delta = partial(check_number, "delta", accepted="in [0, 1)", within=lambda x: 0 <= x < 1)
+# Below one half, two-sided intervals would be empty.
+check_confidence = partial(check_number, "confidence", accepted="in [0.5, 1)", within=lambda x: 0.5 <= x < 1)
 
 
 def check_count(name: str, value: float, least: int = 1) -> int:

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -172,6 +173,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays in an .npz file, by name."""
     what = "an .npz file of plain arrays (numbers or strings)"
+    if path.is_file() and not zipfile.is_zipfile(path):  # NumPy would take it for pickled data
+        raise InputError(f"{path} cannot be read as {what}: it is not a zip archive")
     with refusing(path, what), np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
@@ -235,6 +238,7 @@ class ScoreTable:
         bad = np.flatnonzero(~np.isfinite(column))
         if bad.size:
             row, cell = bad[0] + self.first_row, values[bad[0]]
+            cell = cell.item() if isinstance(cell, np.generic) else cell
             raise InputError(f"{self.source}, row {row}: {name} must be a finite number, got {cell!r:.60}")
         return column
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive, did_you_mean
-from coalmine.vectors import is_float, is_tensor
+from coalmine.vectors import is_float, is_tensor, named
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -58,22 +58,19 @@ class Layers:
         """
         if isinstance(spec, Layers):
             return spec
-        if isinstance(spec, list | tuple | Iterator):
-            spec = {f"tensor {i}": getattr(size, "shape", size) for i, size in enumerate(spec)}
-        elif hasattr(spec, "named_parameters"):
-            spec = {name: value for name, value in spec.named_parameters() if value.requires_grad}
-        if not isinstance(spec, Mapping):
+        tensors = named(spec)
+        if tensors is None:
             raise InputError(
                 f"layers must be sizes by name such as {{'fc.weight': 640, 'fc.bias': 10}}, a list of sizes, a module "
                 f"or a state dict, got {type(spec).__name__}"
             )
         shapes = {}
-        for name, value in spec.items():
+        for name, value in tensors.items():
             # Entries of a state dict that are no parameters, such as BatchNorm's number of batches, are integers.
-            if hasattr(value, "shape") and not is_float(value):
+            if isinstance(spec, Mapping) and hasattr(value, "shape") and not is_float(value):
                 continue
-            shape = getattr(value, "shape", value)
-            sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+            shape: Any = getattr(value, "shape", value)
+            sizes = np.atleast_1d(shape).tolist()
             shapes[str(name)] = tuple(check_count(f"the size of {name}", size, least=0) for size in sizes)
         return cls(shapes)
 
@@ -192,16 +189,15 @@ def read_model(model: Any) -> tuple[int, Layers | None]:
         >>> read_model(100), read_model({"weight": 80, "bias": 20})[0]
         ((100, None), 100)
     """
-    layers, number = None, model
     if is_tensor(model) or isinstance(model, np.ndarray):
-        number = math.prod(model.shape)
-    elif hasattr(model, "named_parameters") or isinstance(model, Layers | Mapping | list | tuple | Iterator):
-        layers = Layers.of(model)
-        number = layers.dim
-    else:
+        return check_count("the number of parameters", math.prod(model.shape), least=2), None
+    model = list(model) if isinstance(model, Iterator) else model
+    if not isinstance(model, Layers) and named(model) is None:
         numbers = (int, float, str, np.generic)
         check_kind("model", model, numbers, "the number of parameters, or what has them (a module, a state dict, …),")
-    return check_count("the number of parameters", number, least=2), layers
+        return check_count("the number of parameters", model, least=2), None
+    layers = Layers.of(model)
+    return check_count("the number of parameters", layers.dim, least=2), layers
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -88,11 +89,10 @@ def blamed(error: BaseException, frame: FrameType | None = None) -> str:
         error: What was raised.
         frame: Where the process was, for an exception that has not been raised yet.
     """
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
-            return f"{frame.f_code.co_filename}, line {frame.f_lineno}, was still running"
-        frame = frame.f_back
-    return describe_error(error) if _place(error) else ""
+    running = [] if frame is None else _users_places(traceback.walk_stack(frame))
+    if running:
+        return f"{running[0]}, was still running"
+    return describe_error(error) if _users_places(traceback.walk_tb(error.__traceback__)) else ""
 
 
 def describe_error(error: BaseException) -> str:
@@ -101,16 +101,17 @@ def describe_error(error: BaseException) -> str:
         text = f"it called exit({'' if error.code is None else error.code})"
     else:
         text = f"{type(error).__name__}: {error!s:.2000}"
-    place = _place(error)
-    return f"{text} ({place})" if place and place not in text else text
+    # Later frames are those of libraries that the file calls: the user can only change their own line.
+    for place in _users_places(traceback.walk_tb(error.__traceback__))[-1:]:
+        if place not in text:
+            text = f"{text} ({place})"
+    return text
 
 
-def _place(error: BaseException) -> str:
-    """Return file and line of the last frame of an exception that is in a user's file."""
-    place, step = "", error.__traceback__
-    while step is not None:
-        # Later frames are those of libraries that the file calls: the user can only change their own line.
-        if str(step.tb_frame.f_globals.get("__name__", "")).startswith(_PREFIX):
-            place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
-        step = step.tb_next
-    return place
+def _users_places(frames: Iterable[tuple[FrameType, int]]) -> list[str]:
+    """Return file and line of the frames that are in a user's file, in their order."""
+    places = []
+    for frame, line in frames:
+        if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
+            places.append(f"{frame.f_code.co_filename}, line {line}")
+    return places

@@ -71,48 +71,56 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         array([0., 0., 1.], dtype=float32)
     """
     tensors = tensors_of(values, names)
-    whole, stop = np.empty(0, dtype=np.float32), 0
-    for tensor in [values] if tensors is None else tensors:
-        if tensor is None:
-            # NumPy would read None as NaN; it is what `.grad` holds for a parameter that a loss does not use.
-            raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
-        if "complex" in str(getattr(tensor, "dtype", "")):  # a cast would drop the imaginary parts
-            raise InputError("a vector must hold real numbers, got complex ones: give both parts one by one")
-        if hasattr(tensor, "full_tensor"):  # a DTensor, of which this process holds a part only
-            kind = type(tensor).__name__
-            raise InputError(f"a {kind} is spread over several processes: give value.full_tensor(), in all processes")
-        piece: Any = tensor
-        if is_tensor(tensor):
-            piece = (tensor.to_dense() if tensor.is_sparse else tensor).detach().float()
-            piece = on(CPU, piece) if piece.device.type == CPU else piece
-        else:
-            try:
-                piece = np.asarray(tensor, dtype=np.float32)
-            except (TypeError, ValueError):
-                raise InputError(
-                    f"a vector must be an array, a tensor, or a list of them, got {tensor!r:.60}"
-                ) from None
-        if tensors is None:
-            return piece  # type: ignore[no-any-return]
-        # Copied piece by piece into one vector: a second copy of a large model may not fit.
-        if not stop:
-            whole = empty(sum(math.prod(each.shape) for each in tensors if each is not None), piece.device)
-        start, stop = stop, stop + math.prod(piece.shape)
-        whole[start:stop] = on(whole.device, piece.reshape(-1))
+    if tensors is None:
+        return _float32(values)
+    pieces = [_float32(tensor).reshape(-1) for tensor in tensors]
+    device = pieces[0].device if pieces else CPU
+    # With an empty piece, no tensors are an empty vector.
+    whole: Vector = library(device).concatenate([empty(0, device), *(on(device, piece) for piece in pieces)])
     return whole
+
+
+def _float32(tensor: Any) -> Vector:
+    """Return one array or tensor in float32 where it is, without a copy if it is so already."""
+    if tensor is None:
+        # NumPy would read None as NaN; it is what `.grad` holds for a parameter that a loss does not use.
+        raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
+    if "complex" in str(getattr(tensor, "dtype", "")):  # a cast would drop the imaginary parts
+        raise InputError("a vector must hold real numbers, got complex ones: give both parts one by one")
+    if hasattr(tensor, "full_tensor"):  # a DTensor, of which this process holds a part only
+        kind = type(tensor).__name__
+        raise InputError(f"a {kind} is spread over several processes: give value.full_tensor(), in all processes")
+    if is_tensor(tensor):
+        dense = tensor.detach().to_dense().float()
+        vector: Vector = on(str(dense.device), dense)
+        return vector
+    try:
+        return np.asarray(tensor, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"a vector must be an array, a tensor, or a list of them, got {tensor!r:.60}") from None
+
+
+def named(values: Any) -> Mapping[str, Any] | None:
+    """Return what a list, state dict or module holds by name; None if ``values`` is none of these."""
+    if isinstance(values, list | tuple | Iterator):
+        return {f"tensor {i}": value for i, value in enumerate(values)}
+    if hasattr(values, "named_parameters"):
+        return {name: value for name, value in values.named_parameters() if value.requires_grad}
+    return values if isinstance(values, Mapping) else None
 
 
 def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None:
     """Return the tensors of a list, state dict or module; None if ``values`` is none of these."""
-    values = list(values) if isinstance(values, Iterator) else values
-    if hasattr(values, "named_parameters"):
-        values = {name: value for name, value in values.named_parameters() if value.requires_grad}
+    tensors = named(values)
+    if tensors is None:
+        return None
+    if names and all(name in tensors for name in names):
+        return [tensors[name] for name in names]
     if isinstance(values, Mapping):
-        by_name = names and all(name in values for name in names)
-        return [values[name] for name in names] if by_name else [v for v in values.values() if is_float(v)]
-    if isinstance(values, list | tuple) and any(value is None or hasattr(value, "shape") for value in values[:1]):
-        return list(values)
-    return None
+        return [value for value in values.values() if is_float(value)]
+    # A list of numbers is one vector.
+    first = next(iter(tensors.values()), 0.0)
+    return list(tensors.values()) if first is None or hasattr(first, "shape") else None
 
 
 def on(device: Device, vector: Any) -> Any:
@@ -198,8 +206,7 @@ class VectorKind:
         Raises:
             InputError: If that is not a float type, which canaries need because their numbers are fractions.
         """
-        listed = tensors_of(values)
-        tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
+        tensors = list(filter(is_tensor, tensors_of(values) or [values]))
         if not tensors:
             return cls()
         torch, dtype = sys.modules["torch"], tensors[0].dtype

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
-FAST = ("--set", "rounds=30", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
+FAST = ("--set", "rounds=40", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
 
 
 @pytest.fixture(scope="module")

@@ -154,18 +154,21 @@ class TrainingChecks:
         """Record who took part in a round.
 
         Args:
-            clients: Identifiers of the clients that took part, or only their number.
+            clients: A whole number for each client that took part, the same in every round, or only how many did.
             available: Number of clients that could have taken part.
 
         Raises:
-            InputError: If more clients took part than were available, or one is listed twice.
+            InputError: If clients are not numbers, one is listed twice, or more took part than were available.
         """
         seen, round = self.cohorts, len(self.cohorts.sizes)
         is_number = isinstance(clients, int | np.integer)
         size = check_count("clients", clients, least=0) if isinstance(clients, int | np.integer) else len(clients)
         if size > check_count("available", available):
             raise InputError(f"{size} clients took part, but only {available} were available")
-        ids = np.unique(np.asarray([] if is_number else clients, dtype=np.int64))
+        try:
+            ids = np.unique(np.asarray([] if is_number else clients, dtype=np.int64))
+        except (TypeError, ValueError, OverflowError):
+            raise InputError("clients must be whole numbers, one per client, or only how many took part") from None
         if len(ids) != size and not is_number:
             raise InputError("a client is listed twice in a round: list each once")
         seen.sizes, seen.available = np.append(seen.sizes, size), np.append(seen.available, available)

@@ -169,7 +169,7 @@ def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     # torch reports that memory is short as a RuntimeError.
     if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and "alloc" in str(error)):
         return console.BAD_INPUT, f"a number is too large for this machine: {reason:.200}"
-    advice = "This is a bug in coalmine: please open an issue in its repository with"
+    advice = "This is a bug in coalmine (or in a method that another package adds): please open an issue with"
     try:
         descriptor, log = tempfile.mkstemp(prefix="coalmine-error-", suffix=".log")
         with open(descriptor, "w", encoding="utf-8", errors="replace") as file:

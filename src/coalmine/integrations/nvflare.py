@@ -7,6 +7,7 @@ docs/integrations.md explains it, and examples/nvflare is a complete job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ except ImportError:
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations import finite_part
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.results.io import save
 
@@ -85,7 +87,7 @@ class CanaryAggregator(ModelAggregator):
         self.clip_norm, self.length = check_positive("clip_norm", clip_norm), check_positive("length", length)
         self.noise_multiplier, self.out, self.seed = noise_multiplier, out, seed
         self._audit: OneShot | None = None  # made when the first model shows the number of parameters
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._shapes: Mapping[str, tuple[int, ...]] = {}
         self._round, self._clients, self._meta = 0, 0, dict[str, Any]()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -105,18 +107,16 @@ class CanaryAggregator(ModelAggregator):
                 f"clients must send the difference to the global model, ParamsType.DIFF, got {model.params_type}"
             )
         if self._audit is None:
-            for name, value in model.params.items():
-                array = np.asarray(value)
-                if array.dtype.kind == "f":  # counters of batches and the like are left alone
-                    self._shapes[name] = array.shape
+            # Counters of batches and the like are no parameters, and left alone.
+            layers = Layers.of({name: np.asarray(value) for name, value in model.params.items()})
+            self._shapes = layers.shapes
             self._audit = OneShot(
-                sum(int(np.prod(shape)) for shape in self._shapes.values()),
+                layers,
                 rounds=self.rounds,
                 canaries=self.canaries,
                 view="updates",
                 participation="every-round",
                 design="fixed",  # so that the number of models reveals nothing
-                layers=self._shapes,
                 seed=self.seed,
             )
         self._clients, self._meta = self._clients + 1, dict(model.meta or {})

@@ -1,8 +1,7 @@
 """The training under audit: a small, exact federated simulator on one machine.
 
-`Training` is federated, `CentralTraining` its central counterpart, and `train_locally_private` trains from locally
-randomized gradients. Trainings give the same bits for the same seed, save checkpoints, and talk to audits through
-`coalmine.protocol`.
+`Training` is federated, `CentralTraining` its central counterpart. Trainings give the same bits for the same seed, save
+checkpoints, and talk to audits through `coalmine.protocol`.
 
 | looking for | where |
 |---|---|

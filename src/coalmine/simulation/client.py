@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count, check_positive
+from coalmine.errors import InputError, check_count, check_number, check_positive
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of
 
@@ -51,8 +51,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
+        check_number("momentum", self.momentum, "in [0, 1)", lambda momentum: 0 <= momentum < 1)
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor], state: OptimizerState) -> None:
         """Update ``parameters`` and ``state`` in place."""

@@ -29,8 +29,8 @@ class FlatModel:
             if isinstance(layer, _NormBase):
                 layer.track_running_stats = False
                 layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-        trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
-        self.names, self.parameters = list(trained), list[Tensor](trained.values())
+        trained = trainable(self.module)
+        self.names, self.parameters = list(trained), list(trained.values())
         self.shapes = [tuple(value.shape) for value in self.parameters]
         self._sizes = [value.numel() for value in self.parameters]
         self.dim, self.dtype, self.device = sum(self._sizes), dtype, device_of(self.module)
@@ -44,15 +44,21 @@ class FlatModel:
         for (owner, _, name), value, start in self._buffers:
             self.module.get_submodule(owner)._buffers[name] = value.copy_(start)
 
-    @torch.no_grad()
-    def flatten(self, tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
-        """Tensors shaped like the parameters as one vector (d,)."""
-        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=out)
-
     def views(self, rows: Tensor) -> list[Tensor]:
         """The part of each parameter in vectors (…, d), shaped (…, *shape)."""
         pieces = rows.split(self._sizes, dim=-1)
         return [piece.view(*rows.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+
+@torch.no_grad()
+def flatten(tensors: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
+    """Tensors as one vector (d,), always a copy."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=out)
+
+
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are trained, by name, in the order of the flat vector."""
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -82,10 +88,15 @@ def parameter_vector(module: nn.Module) -> Tensor:
         InputError: If the module has no trainable parameters.
     """
     # Frozen parameters are not part of any update, so they are not part of the vector.
-    pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
+    pieces = list(trainable(module).values())
     if not pieces:
         raise InputError("the model has no trainable parameters: set requires_grad to True for at least one")
-    return torch.cat(pieces)
+    return flatten(pieces).float()
+
+
+def set_parameters(module: nn.Module, vector: Tensor) -> None:
+    """Set the trainable parameters from one vector; buffers and frozen parameters stay as they are."""
+    nn.utils.vector_to_parameters(vector.to(device_of(module)), list(trainable(module).values()))
 
 
 def norms(rows: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -65,36 +65,41 @@ class TrainingState:
     audits: list[dict[str, Tensor]] = field(default_factory=list)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Rounds(ABC):
-    """A training in rounds. A round that fails is aborted: the state stays as it was before the round."""
+    """A training in rounds. A round that fails is aborted: the state stays as it was before the round.
 
-    _determining: Sequence[str]
+    The arguments are those that `coalmine.simulation.training` describes for both of its trainings.
+    """
+
+    _determining: ClassVar[Sequence[str]]
     """Names of the settings that determine the results: a checkpoint with other settings is rejected."""
 
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        data: FederatedData,
-        rounds: int,
-        test: FederatedData | None,
-        evaluate_every: int | None,
-        audits: Sequence[Audit],
-        seed: int,
-        device: torch.device | str | None,
-        private: bool,
-    ) -> None:
-        check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
-        check_audits(audits)
-        if test is None and evaluate_every is not None:
-            raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
-        self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
-        self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
-        self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
+    model: InitVar[nn.Module]
+    data: FederatedData
+    rounds: int
+    test: FederatedData | None = None
+    evaluate_every: int | None = None
+    audits: Sequence[Audit] = ()
+    seed: int = 0
+    device: InitVar[torch.device | str | None] = None
+    private: bool = field(init=False, default=False)
+
+    def __post_init__(self, model: nn.Module, device: torch.device | str | None) -> None:
+        check_kind("data", self.data, FederatedData, "FederatedData, such as load(name).train")
+        check_audits(self.audits)
+        self.audits = tuple(self.audits)
+        if self.evaluate_every is not None:
+            check_count("evaluate_every", self.evaluate_every)
+            if self.test is None:
+                raise InputError(
+                    f"evaluate_every is {self.evaluate_every}, but there is no test data: set test as well"
+                )
+        self.rounds, self.seed = check_count("rounds", self.rounds, least=0), check_count("seed", self.seed, least=0)
         model = flat.moved(model, device)
         # A model that cannot be trained is refused here, before the first round.
-        flat.check_module(model, private=private)
-        check_fits(model, data.task, name=type(model).__name__)
+        flat.check_module(model, private=self.private)
+        check_fits(model, self.data.task, name=type(model).__name__)
         self._model = flat.FlatModel(model)
         self.dim = self._model.dim
         self.state = TrainingState(model=flat.parameter_vector(model))

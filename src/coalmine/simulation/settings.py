@@ -186,8 +186,7 @@ class TrainingSettings(Settings):
         mechanism = self.mechanism()
         # The claim is computed from the same settings, so it stays that of the correct mechanism.
         if self.bug is not None:
-            layers = {name: tuple(tensor.shape) for name, tensor in module.named_parameters() if tensor.requires_grad}
-            mechanism = with_bug(mechanism, self.bug, layers)
+            mechanism = with_bug(mechanism, self.bug, module)
         return Training(
             model=module,
             data=splits.train,

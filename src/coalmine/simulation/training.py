@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,10 +22,11 @@ from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.parallel import single_thread
 from coalmine.progress import track
-from coalmine.protocol import Audit, Contribution, checked_contribution
+from coalmine.protocol import Contribution, checked_contribution
 from coalmine.seeds import generator
+from coalmine.simulation import flat
 from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, seed_dropout, tensors
-from coalmine.simulation.data.federated import Examples, FederatedData
+from coalmine.simulation.data.federated import Examples
 from coalmine.simulation.kernels import ClientWork, choose_kernel
 from coalmine.simulation.kernels.kernel import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
@@ -36,6 +38,7 @@ from coalmine.vectors import flat as flat_vector
 _MOST_BYTES = 1 << 29
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Training(Rounds):
     """DP-FedAvg on one machine (McMahan et al., 2018).
 
@@ -76,42 +79,22 @@ class Training(Rounds):
         1.92
     """
 
-    _determining = ("sampling", "client", "mechanism", "server")
+    _determining: ClassVar[Sequence[str]] = ("sampling", "client", "mechanism", "server")
 
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        data: FederatedData,
-        rounds: int,
-        sampling: Sampling,
-        client: LocalTraining | None = None,
-        mechanism: Mechanism | None = None,
-        server: Optimizer | None = None,
-        test: FederatedData | None = None,
-        evaluate_every: int | None = None,
-        audits: Sequence[Audit] = (),
-        seed: int = 0,
-        workers: int = 1,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.sampling, self.client = sampling, client or LocalTraining()
-        self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
+    sampling: Sampling
+    client: LocalTraining = field(default_factory=LocalTraining)
+    mechanism: Mechanism = field(default_factory=Mechanism)
+    server: Optimizer = field(default_factory=lambda: SGD(learning_rate=1.0))
+    workers: int = 1
+
+    def __post_init__(self, model: nn.Module, device: torch.device | str | None) -> None:
         check_kind("sampling", self.sampling, Sampling, "a sampling such as Poisson(0.1)")
-        super().__init__(
-            model=model,
-            data=data,
-            rounds=rounds,
-            test=test,
-            evaluate_every=evaluate_every,
-            audits=audits,
-            seed=seed,
-            device=device,
-            private=self.mechanism.private,
-        )
+        self.private = self.mechanism.private
+        super().__post_init__(model, device)
+        data, rounds, workers = self.data, self.rounds, self.workers
         if workers != 1 and self._model.device.type != "cpu":
             raise InputError(f"workers must be 1 on the device {self._model.device}, got {workers}: they share the CPU")
-        sampling.check(len(data), rounds)
+        self.sampling.check(len(data), rounds)
         # Audits learn before the first round what they join. Noise that the count of clipped updates would use up
         # altogether raises here, and not after hours.
         if rounds:
@@ -263,6 +246,7 @@ class Training(Rounds):
             )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CentralTraining(Rounds):
     """Central (not federated) training on batches of records, without privacy.
 
@@ -296,40 +280,20 @@ class CentralTraining(Rounds):
         2
     """
 
-    _determining = ("steps", "batch_size", "optimizer", "order")
+    _determining: ClassVar[Sequence[str]] = ("steps", "batch_size", "optimizer", "order")
 
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        data: FederatedData,
-        rounds: int,
-        steps: int = 100,
-        batch_size: int = 32,
-        optimizer: Optimizer | None = None,
-        order: Literal["shuffled", "by-user"] = "shuffled",
-        test: FederatedData | None = None,
-        evaluate_every: int | None = None,
-        audits: Sequence[Audit] = (),
-        seed: int = 0,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.optimizer, self.order = optimizer or SGD(learning_rate=0.1), order
-        if order not in ("shuffled", "by-user"):
-            raise InputError(f"order must be shuffled or by-user, got {order!r}")
-        super().__init__(
-            model=model,
-            data=data,
-            rounds=rounds,
-            test=test,
-            evaluate_every=evaluate_every,
-            audits=audits,
-            seed=seed,
-            device=device,
-            private=False,
-        )
-        self.steps, self.batch_size = check_count("steps", steps), check_count("batch_size", batch_size)
-        self._epoch, self._order = -1, data.indices  # the last epoch that was ordered, and its order of records
+    steps: int = 100
+    batch_size: int = 32
+    optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
+    order: Literal["shuffled", "by-user"] = "shuffled"
+
+    def __post_init__(self, model: nn.Module, device: torch.device | str | None) -> None:
+        if self.order not in ("shuffled", "by-user"):
+            raise InputError(f"order must be shuffled or by-user, got {self.order!r}")
+        super().__post_init__(model, device)
+        self.steps, self.batch_size = check_count("steps", self.steps), check_count("batch_size", self.batch_size)
+        # The last epoch that was ordered, and its order of records.
+        self._epoch, self._order = -1, self.data.indices
 
     def claim(self, delta: float) -> Claim:
         """An infinite ε: there is no noise."""
@@ -378,7 +342,7 @@ class CentralTraining(Rounds):
             with torch.no_grad():
                 self.optimizer.step(self._model.parameters, list(gradients), optimizer_state)
         torch.set_rng_state(rng_state)
-        model = self._model.flatten(self._model.parameters)
+        model = flat.flatten(self._model.parameters)
         metrics: Metrics = {"round": number, "train_loss": float(np.mean(losses))}
         after = TrainingState(
             model=model, optimizer=optimizer_state, round=number + 1, history=[*state.history, metrics]

@@ -28,10 +28,30 @@ def test_pool_updates_are_what_clients_send():
     torch.testing.assert_close(sent.double(), exact, atol=2e-6, rtol=1e-3)
 
 
+class UsesItsKernelElsewhere(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Conv2d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, images):
+        return self.kernel(images).flatten(1) * self.kernel.weight.flatten()[None, :4]
+
+
+def test_weights_that_only_meet_padding_take_no_memory_unless_they_move():
+    data = federation([2] * 3, shape=(1, 1, 1), classes=4)
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(2, 4))
+    for module, used in ((plain, 2 + 2 + 12), (UsesItsKernelElsewhere(), 9)):
+        pool = MockClients(module, data, CLIENT).pool(0.3)
+        assert pool.rows.shape == (3, used)
+        torch.testing.assert_close(pool.at(torch.ones_like(pool.used)), updates(module, data, CLIENT, 0.3))
+
+
 def test_products_with_a_pool_are_those_of_its_rows():
     data = federation([2] * 5, shape=(3, 16, 16), classes=4)
     pool = MockClients(small_resnet(), data, CLIENT).pool(1.0)
-    exact = pool.rows.double()
+    whole = pool.at(torch.ones_like(pool.used))
+    torch.testing.assert_close(whole, updates(small_resnet(), data, CLIENT, 1.0), atol=1e-6, rtol=1e-3)
+    exact = whole.double()
     vectors, weights = torch.randn(3, exact.shape[1]), torch.randn(2, len(pool))
     torch.testing.assert_close(pool.dots(vectors), vectors.double() @ exact.T)
     torch.testing.assert_close(pool.gram, exact @ exact.T)

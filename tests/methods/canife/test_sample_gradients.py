@@ -54,7 +54,7 @@ def test_every_implementation_gives_the_naive_derivative(name, dtype, tolerance)
     targets = torch.tensor([0, 2, 1])
     dense, pool = random_pool(module, dtype=dtype)
     for implementation in (OneByOne(module), Batched(module, inputs[:1]), ByLayers(module, inputs[:1])):
-        loss = DesignLoss(pool, step=0.01, norm_constant=5.0, columns=implementation.columns)
+        loss = DesignLoss(pool, step=0.01, norm_constant=5.0, used=implementation.used)
         leaf = inputs.clone().requires_grad_()
         rows = implementation.of(leaf, targets)
         valued = loss.derivative(rows.detach())
@@ -105,14 +105,14 @@ def test_weights_that_only_meet_padding_are_dropped_exactly(side, kernel, stride
     expected = OneByOne(module).of(images, torch.tensor([0, 1]))
     cropped = Batched(module, images[:1])
     actual = torch.zeros_like(expected)
-    actual[:, slice(None) if cropped.columns is None else cropped.columns] = cropped.of(images, torch.tensor([0, 1]))
+    actual[:, cropped.used] = cropped.of(images, torch.tensor([0, 1]))
     torch.testing.assert_close(actual, expected)
 
 
 def test_of_a_kernel_on_one_pixel_only_the_middle_is_used():
     module = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, bias=False), nn.Flatten(), nn.Linear(1, 2))
-    assert Batched(module, torch.rand(1, 1, 1, 1)).columns.tolist() == [4, 9, 10, 11, 12]
-    assert Batched(module[1:], torch.rand(1, 1)).columns is None
+    assert Batched(module, torch.rand(1, 1, 1, 1)).used.nonzero()[:, 0].tolist() == [4, 9, 10, 11, 12]
+    assert Batched(module[1:], torch.rand(1, 1)).used.all()
 
 
 class UsesItsKernelElsewhere(nn.Module):
@@ -126,7 +126,7 @@ class UsesItsKernelElsewhere(nn.Module):
 
 def test_a_kernel_that_is_used_elsewhere_keeps_all_its_weights():
     chosen = sample_gradients(UsesItsKernelElsewhere(), torch.rand(2, 1, 1, 1), torch.tensor([0, 1]))
-    assert chosen.columns is None
+    assert chosen.used.all()
 
 
 class UsesItsWeightTwice(nn.Module):
@@ -181,7 +181,7 @@ def test_a_convolution_of_two_sizes_is_not_cropped():
     inputs, targets = torch.rand(2, *TASK.input_shape), torch.tensor([0, 1])
     module = ConvolvesTwoSizes()
     gradients = ByLayers(module, inputs[:1])
-    assert gradients.columns is None
+    assert gradients.used.all()
     torch.testing.assert_close(gradients.of(inputs, targets), OneByOne(module).of(inputs, targets))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.simulation.data import NAMES, load
+from coalmine.simulation.data import NAMES, _read, load
 from coalmine.simulation.data.splitting import repartition
 
 needs_data = pytest.mark.skipif("COALMINE_DATA" not in os.environ, reason="COALMINE_DATA names no directory of data")
@@ -73,6 +73,15 @@ def test_digits_need_no_file_and_have_no_users():
     for partition in ("natural", "balanced:5"):
         with pytest.raises(InputError, match="digits has no users"):
             load("digits", partition=partition)
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    (columns,) = _read("digits", {})
+    expected = load_digits()
+    np.testing.assert_array_equal(columns.inputs[:, 0] * 16, expected.images)
+    np.testing.assert_array_equal(columns.labels, expected.target)
 
 
 def test_a_pool_of_digits_is_set_aside_as_clients_like_the_others():

@@ -175,6 +175,9 @@ def canary_request(
 def copied(content: RecordDict) -> RecordDict:
     """Return a copy of a message's content to write into."""
     # Flower keeps views of the bytes of an array that it has sent, and deepcopy cannot copy a view: they are shared.
-    arrays = [array for record in content.array_records.values() for array in record.values()]
-    views = [vars(array)["_chunks"] for array in arrays if "_chunks" in vars(array)]
-    return copy.deepcopy(content, {id(chunks): chunks for chunks in views})
+    shared: dict[int, Any] = {}
+    for record in content.array_records.values():
+        for array in record.values():
+            views = vars(array).get("_chunks")
+            shared[id(views)] = views
+    return copy.deepcopy(content, shared)

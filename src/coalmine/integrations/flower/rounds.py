@@ -16,16 +16,20 @@ from coalmine.claims.sampling import EveryRound, Observed
 from coalmine.errors import InputError
 from coalmine.integrations import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, check_audits
+from coalmine.protocol import Audit, Contribution, View, check_audits
 
 
 @dataclass(frozen=True)
 class PlannedRound:
-    """One of Flower's rounds: round ``round`` of the training, or frozen round ``trial`` of audit ``audit``."""
+    """One of Flower's rounds: round ``round`` of the training, or a frozen round before it, and whose audits act."""
 
     round: int
-    trial: int | None = None
-    audit: int | None = None
+    trial: int | None
+    acting: Mapping[int, Audit]
+
+    def __str__(self) -> str:
+        frozen = "" if self.trial is None else f"frozen round {self.trial} before "
+        return f"{frozen}round {self.round}"
 
 
 class AuditedRounds:
@@ -41,8 +45,9 @@ class AuditedRounds:
         # Frozen rounds are held on the model before the round that they are numbered by.
         for round in range(self.rounds):
             for index, audit in enumerate(audits):
-                self.plan += [PlannedRound(round, trial, index) for trial in range(audit.frozen_rounds(round))]
-            self.plan.append(PlannedRound(round))
+                for trial in range(audit.frozen_rounds(round)):
+                    self.plan.append(PlannedRound(round, trial, {index: audit}))
+            self.plan.append(PlannedRound(round, None, dict(enumerate(audits))))
         self._layout: Layout | None = None
         self._before: npt.NDArray[Any] = np.zeros(0)
         self.position, self._planted = 0, False  # how many rounds are over, and whether the next one has its canaries
@@ -72,12 +77,10 @@ class AuditedRounds:
         current = self.current
         if current is None:
             return []
-        trials: list[int | None] = [None] * len(self.audits)
-        if current.audit is not None:
-            trials[current.audit] = current.trial
         due = list[tuple[int, int]]()
         for i, audit in enumerate(self.audits):
-            due += itertools.product([i], audit.seats(current.round, trials[i]))
+            trial = current.trial if i in current.acting else None
+            due += itertools.product([i], audit.seats(current.round, trial))
         return due
 
     def sampled(self, nodes: Sequence[int], clients: int) -> None:
@@ -104,7 +107,7 @@ class AuditedRounds:
                 "evaluate_fn=grid.recorder() and num_rounds=grid.rounds to start()"
             )
         contributions = {}
-        for i, audit in self._acting().items():
+        for i, audit in current.acting.items():
             audit.took_part(current.round, seats.get(i, ()), current.trial)
             planted = audit.plant(current.round, clip_norm=clip_norm, trial=current.trial)
             if planted is not None:
@@ -117,10 +120,9 @@ class AuditedRounds:
         asked = replies + missing + failed
         if replies:
             self._divisor = float(replies)
-        if missing:
-            self._note(f"{missing} of {asked} nodes sent no reply")
-        if failed:
-            self._note(f"{failed} of {asked} nodes failed ({reason:.80})")
+        for nodes, what in ((missing, "sent no reply"), (failed, f"failed ({reason:.80})")):
+            if nodes:
+                self._note(f"{nodes} of {asked} nodes {what}")
 
     def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
         """Record the model before the first round, and what is known of the training."""
@@ -167,30 +169,23 @@ class AuditedRounds:
         if aborted:
             self._note("the model did not change, so the round counts as aborted")
         released = {"update": change, "model": model}
-        for audit in self._acting().values():
+        for audit in current.acting.values():
             if aborted:
                 audit.skip(current.round, current.trial)
             # A frozen round releases nothing but its update.
-            kinds = ["update"]
-            if current.trial is None:
-                kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
-            for kind in kinds:
-                release: Any = {kind: np.array(released[kind])}
-                audit.observe(current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding)
+            views = [View("update")] if current.trial is not None else audit.views
+            for view in views:
+                if view.shows(current.round, self.rounds):
+                    release: Any = {view.kind: np.array(released[view.kind])}
+                    audit.observe(
+                        current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding
+                    )
         return after
-
-    def _acting(self) -> dict[int, Audit]:
-        """Return the audits that take part in the current round by number: all, or the one a frozen round is for."""
-        only = self.plan[self.position].audit
-        return dict(enumerate(self.audits)) if only is None else {only: self.audits[only]}
 
     def _note(self, sentence: str) -> None:
         current = self.plan[self.position]
-        place = f"round {current.round}"
-        if current.trial is not None:
-            place = f"frozen round {current.trial} before {place}"
-        for audit in self._acting().values():
-            audit.note(f"{place}: {sentence}")
+        for audit in current.acting.values():
+            audit.note(f"{current}: {sentence}")
 
 
 def _drawn_by_training(audit: Audit) -> bool:

@@ -35,7 +35,7 @@ from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.result import Result
 from coalmine.results.verdict import EXAMPLE, USER, Check, Finding
-from coalmine.vectors import CPU, flat, on
+from coalmine.vectors import CPU, AnyVector, flat, on
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
 # is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
@@ -254,7 +254,7 @@ class OpacusAudit:
                     total += self._clipped(canary * np.float32(_TOO_LONG * planted.norm))
             else:
                 checked = checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken)
-                total = on(CPU, flat(checked.total))
+                total = flattened(checked.total)
             for p, piece in zip(self.params, torch.from_numpy(total).split(self._sizes), strict=True):
                 gradient = -piece.view_as(p).to(p)  # an update is minus a gradient
                 if p.summed_grad is not None:
@@ -316,10 +316,10 @@ class OpacusAudit:
             audit.note(sentence)
 
 
-def flattened(tensors: Sequence[Any]) -> Vector:
-    """Return tensors as one float32 vector, always a copy."""
-    flat = torch.cat([value.detach().reshape(-1).float().cpu() for value in tensors])
-    return np.asarray(flat.numpy())
+def flattened(tensors: AnyVector) -> Vector:
+    """Return tensors as one float32 vector on the CPU."""
+    vector: Vector = on(CPU, flat(tensors))
+    return vector
 
 
 def audit_opacus(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -236,14 +237,10 @@ class Canife(Audit):
         # Watched after every round, so it must hold at every moment (docs/proofs.md).
         figures = {f"canife/{self.name}/lower_bound": anytime_bound(periods, _LIVE_DELTA).lower(_LIVE_CONFIDENCE)}
         for period in reversed(periods):
-            scores = period.pair
-            if scores is None:
-                continue
-            try:
-                epsilon = gaussian_shift(scores, delta=_LIVE_DELTA).epsilon
-                return figures | {f"canife/{self.name}/epsilon_estimate": epsilon}
-            except NotApplicableError:  # too few different scores so far
-                continue
+            with suppress(NotApplicableError):  # too few different scores so far
+                if period.pair is not None:
+                    epsilon = gaussian_shift(period.pair, delta=_LIVE_DELTA).epsilon
+                    return figures | {f"canife/{self.name}/epsilon_estimate": epsilon}
         return figures
 
     @property

@@ -95,7 +95,8 @@ class DesignLoss:
         loss: Which W to use.
         step: Factor from a gradient to a client's update (`step_size`).
         norm_constant: c, the norm to reach, in clip norms.
-        columns: Which coordinates of the flat gradient are given, as in `SampleGradients.columns`.
+        used: Which coordinates of the flat gradient are given, as in `SampleGradients.used`; by default those that the
+            pool holds.
         device: Where gradients are; the pool's updates are copied there.
     """
 
@@ -106,7 +107,7 @@ class DesignLoss:
         *,
         step: float,
         norm_constant: float,
-        columns: Tensor | None = None,
+        used: Tensor | None = None,
         device: torch.device | None = None,
     ) -> None:
         count, self._clip_norm = len(pool), pool.clip_norm
@@ -119,8 +120,7 @@ class DesignLoss:
             case "likelihood-ratio":
                 ridge = count * _RIDGE_PER_CLIENT * torch.eye(count, dtype=torch.float64)
                 self._metric = torch.linalg.inv(ridge + pool.gram / pool.clip_norm**2)
-        # Of a large pool, copy only the coordinates that a gradient can have.
-        self._rows = (pool.rows if columns is None else pool.rows[:, columns]).to(device)
+        self._rows = (pool.rows if used is None else pool.at(used)).to(device)
 
     def __call__(self, gradients: Tensor) -> tuple[Floats, Floats]:
         """Return the losses and norms (k,) of gradients (k, d)."""

@@ -142,6 +142,7 @@ class DesignedCanaries:
         """Design canaries for ``model`` and return their FACTS; a design that meets NaN stops at the best before it."""
         weights = self._parameters(model)
         self._designed_for, self._clip_norm = weights.cpu().numpy(), check_positive("the clip norm", clip_norm)
+        self._pool = None  # gives back its memory first
         self._pool = self._mock_clients.pool(self._clip_norm, weights)
         self._loop.model.load(weights)
         # By the round alone, so that a design is the same after a restart.

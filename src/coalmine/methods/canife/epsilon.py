@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,16 +22,23 @@ _INDEPENDENT = ("simultaneous", "one-run", "gdp", "gaussian-shift", "gaussian-fi
 _DEPENDENT = ("one-run", "simultaneous", "gdp", "gaussian-shift", "gaussian-fit", "best-threshold")
 _VIOLATED = "which does not hold here: they share rounds, or the model moved between them"
 
-# Estimators whose ε of one round is composed. "ceiling" is what rates at their ceiling would compose to.
-_COMPOSED = ("best-threshold", "gaussian-shift", "gdp", "ceiling")
-_CALIBRATED = "gaussian-shift"  # the one whose intervals cover as often as they say
-
 # How ε̂ᵣ becomes a noise multiplier (GetNoise of Algorithm 2), and the accountant that composes it (GetPrivacy; None is
-# the tightest for the sampling). The paper's way is computed for the paper's estimator only.
+# the tightest for the sampling).
 _INVERSIONS = {"exact": ("exact", None), "paper": ("rdp", "rdp")}
-_AS_IN_THE_PAPER = ("best-threshold", "ceiling")
+
+# Estimators whose ε of one round is composed, and how. "ceiling" is what rates at their ceiling would compose to. The
+# paper's way is computed for the paper's estimator only.
+_COMPOSED = {
+    "best-threshold": ("exact", "paper"),
+    "gaussian-shift": ("exact",),
+    "gdp": ("exact",),
+    "ceiling": ("exact", "paper"),
+}
 
 End = Literal["epsilon", "lower", "upper"]
+
+# What is composed of each estimator: its ε, and for the one whose intervals cover as often as they say also their ends.
+_ENDS: Mapping[str, Sequence[End]] = {"gaussian-shift": ("epsilon", "lower", "upper")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,47 +235,40 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
     """
     composed: list[Composed] = []
     warnings: list[str] = []
-    for method in _COMPOSED:
-        series = _epsilon_series(periods, method)
-        if series is None:
-            continue
-        for inversion in _INVERSIONS if method in _AS_IN_THE_PAPER else ("exact",):
-            ends: dict[str, float] = {}
+    for method, inversions in _COMPOSED.items():
+        for inversion in inversions:
+            epsilons: dict[str, float] = {}
             try:
-                epsilon = _composed_epsilon(series, sampling, delta, inversion)
-                if method == _CALIBRATED and inversion == "exact":
-                    for end in ("lower", "upper"):
-                        end_series = _epsilon_series(periods, method, end)
-                        if end_series:
-                            ends[end] = _composed_epsilon(end_series, sampling, delta, inversion)
+                for end in _ENDS.get(method, ("epsilon",)):
+                    series = _epsilon_series(periods, method, end)
+                    if series is not None:
+                        epsilons[end] = _composed_epsilon(series, sampling, delta, inversion)
             except InputError as reason:
                 warnings.append(f"{method} is not composed ({inversion}): {reason}")
                 continue
-            composed.append(Composed(method=method, inversion=inversion, epsilon=epsilon, **ends))
+            if epsilons:
+                composed.append(Composed(method=method, inversion=inversion, **epsilons))
     return composed, warnings
 
 
-def _epsilon_series(
-    periods: Sequence[RoundEstimate], method: str, end: End = "epsilon"
-) -> list[tuple[float, int]] | None:
-    """Return (ε̂ᵣ, rounds) along the training; None if a period with scores has no estimate by this method.
-
-    ``end`` takes an end of each interval instead of ε̂ᵣ.
-    """
-    series: list[tuple[float | None, int]] = []
-    last: float | None = None
+def _epsilon_series(periods: Sequence[RoundEstimate], method: str, end: End) -> list[tuple[float, int]] | None:
+    """Return (ε̂ᵣ, rounds) along the training, or an end of each interval; None if a period with scores has none."""
+    values: list[float | None] = []
     for period in periods:
         value = period.rate_ceiling if method == "ceiling" else period.epsilon(method, end)
         if value == math.inf and method == "best-threshold":
             value = period.rate_ceiling
         if value is None and period.scores is not None:
             return None
+        values.append(value)
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    series, last = [], known[0]
+    for value, period in zip(values, periods, strict=True):
         last = last if value is None else value
         series.append((last, period.rounds))
-    if last is None:
-        return None
-    first = next(value for value, _ in series if value is not None)
-    return [(first if value is None else value, rounds) for value, rounds in series]
+    return series
 
 
 def _composed_epsilon(series: list[tuple[float, int]], sampling: Sampling, delta: float, name: str) -> float:

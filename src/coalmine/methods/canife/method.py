@@ -110,15 +110,17 @@ class CanifeSettings(Settings):
 
         assert splits.pool is not None  # pool_fraction is positive
         # Before the first round, the expected cohort is all that is known about who will take part.
-        frozen, expected = self.mode == "frozen", training.sampling().expected(len(splits.train), training.rounds, 0)
-        # The defaults, or less where the training is too short for them.
-        every = self.every or min(10 if frozen else 40, training.rounds)
-        trials = self.trials or (100 if frozen else min(100, training.rounds))
-        # In mode running, mock clients should cost little compared with the training's own clients.
+        expected = training.sampling().expected(len(splits.train), training.rounds, 0)
         most = len(splits.pool)
-        pool_sizes = self.pool_clients or (most if frozen else min(most, max(_LEAST_POOL, math.ceil(expected))),)
+        if self.mode == "frozen":
+            every, trials, pool, iterations = 10, 100, most, 200
+        else:
+            # Mock clients should cost little compared with the training's own clients.
+            pool = min(most, max(_LEAST_POOL, math.ceil(expected)))
+            every, trials, iterations = 40, min(100, training.rounds), 10
+        every = self.every or min(every, training.rounds)
         mechanism = training.mechanism()
-        adversaries = list(itertools.product(pool_sizes, self.design.iterations or ((200,) if frozen else (10,))))
+        adversaries = list(itertools.product(self.pool_clients or (pool,), self.design.iterations or (iterations,)))
         audits = []
         for index, (size, iterations) in enumerate(adversaries):
             if not 1 <= size <= most:
@@ -133,7 +135,7 @@ class CanifeSettings(Settings):
                 count=self.canaries,
                 score=self.score,
                 settings=DesignSettings(loss=self.design.loss, iterations=iterations),
-                start=self.design.start or ("random" if frozen else "last"),
+                start=self.design.start or ("random" if self.mode == "frozen" else "last"),
                 target=self.design.target,
                 valid="data" if self.design.pixels == "valid" else None,
                 seed=training.seed + index,  # adversaries with the same coins would insert their canaries together
@@ -144,7 +146,7 @@ class CanifeSettings(Settings):
                     canaries=canaries,
                     rounds=training.rounds,
                     every=every,
-                    trials=trials,
+                    trials=self.trials or trials,
                     mode=self.mode,
                     name=several if len(adversaries) > 1 else None,
                     seed=training.seed + index,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -14,10 +14,11 @@ from coalmine.errors import InputError, check_positive
 from coalmine.parallel import single_thread
 from coalmine.seeds import generator
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant
+from coalmine.simulation.client import LocalTraining, Participant, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels import choose_kernel
 from coalmine.simulation.kernels.kernel import Kernel, LeanLoop
+from coalmine.simulation.kernels.layerwise import crop_convolutions
 
 # Columns that are converted to float64 at a time: a whole copy would be twice as large as the pool.
 _FLOAT64_COLUMNS = 1 << 16
@@ -28,26 +29,44 @@ class Pool:
     """Updates of m mock clients, none longer than ``clip_norm``.
 
     Args:
-        rows: (m, d) in float32, on the CPU.
+        rows: Their coordinates that are not zero in all of them, (m, used) in float32, on the CPU.
         clip_norm: The norm that updates were clipped to.
+        used: Which coordinates these are, (d,) booleans; all if None.
     """
 
     rows: Tensor
     clip_norm: float
+    used: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.used):
+            object.__setattr__(self, "used", torch.ones(self.rows.shape[1], dtype=torch.bool))
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def at(self, used: Tensor) -> Tensor:
+        """Return the coordinates where ``used`` (d,) is true: without a copy if the pool holds just those."""
+        if torch.equal(used, self.used):
+            return self.rows
+        whole = self.rows.new_zeros(len(self), len(used))
+        whole[:, self.used] = self.rows
+        return whole[:, used]
+
     def dots(self, vectors: Tensor) -> Tensor:
         """Return (k, m) in float64: the product of each of ``vectors`` (k, d) with each update."""
         products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
-        for vector, rows in zip(vectors.split(_FLOAT64_COLUMNS, 1), self.rows.split(_FLOAT64_COLUMNS, 1), strict=True):
+        pieces = vectors[:, self.used].split(_FLOAT64_COLUMNS, 1)
+        for vector, rows in zip(pieces, self.rows.split(_FLOAT64_COLUMNS, 1), strict=True):
             products += vector.double() @ rows.double().T
         return products
 
     def combined(self, weights: Tensor) -> Tensor:
         """Return (k, d) in float64: Σ weightᵢ · updateᵢ for each row of ``weights`` (k, m)."""
-        return torch.cat([weights.double() @ rows.double() for rows in self.rows.split(_FLOAT64_COLUMNS, 1)], 1)
+        combined = torch.zeros(len(weights), len(self.used), dtype=torch.float64)
+        pieces = self.rows.split(_FLOAT64_COLUMNS, 1)
+        combined[:, self.used] = torch.cat([weights.double() @ rows.double() for rows in pieces], 1)
+        return combined
 
     @cached_property
     def gram(self) -> Tensor:
@@ -94,6 +113,9 @@ class MockClients:
             check_disjoint(data, clients)
         self._data, self._seed = data, seed
         self._kernel, self._weights = choose_kernel(model, data, client), flat.parameter_vector(model)
+        # Weights that only multiply padding stay where they are. Of ResNet18 on small images that is more than half.
+        example, _ = tensors(data.client(0)[:1], data.task, device=flat.device_of(model))
+        self._used = crop_convolutions(flat.FlatModel(model).module.eval(), example)
 
     def pool(self, clip_norm: float, weights: Tensor | None = None) -> Pool:
         """Return the clipped updates of all mock clients from ``weights``, by default the model's own.
@@ -104,14 +126,17 @@ class MockClients:
         weights = self._weights if weights is None else weights
         # On the CPU, since canaries may be designed elsewhere than clients train. Filled part by part: joining parts at
         # the end would need twice the memory.
-        rows, first = torch.empty(len(self._data), len(weights)), 0
+        rows, first = torch.empty(len(self._data), int(self._used.sum())), 0
         with single_thread():
             for part in client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed):
-                rows[first : first + len(part)] = part.detach()
+                if part[:, ~self._used].any():  # the module uses a kernel elsewhere, so keep all weights
+                    self._used = torch.ones_like(self._used)
+                    return self.pool(clip_norm, weights)
+                rows[first : first + len(part)] = part[:, self._used]
                 first += len(part)
         if not bool(rows.any()):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
-        return Pool(rows=rows, clip_norm=clip_norm)
+        return Pool(rows=rows, clip_norm=clip_norm, used=self._used)
 
 
 def updates(model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0) -> Tensor:

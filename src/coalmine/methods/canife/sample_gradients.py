@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coalmine.errors import InputError
-from coalmine.simulation.flat import FlatModel, check_module
+from coalmine.simulation.flat import FlatModel, check_module, trainable
 from coalmine.simulation.kernels.layerwise import Recorder, crop_convolutions, is_supported, layers_of
 from coalmine.simulation.models.text import SoftEmbedding
 
@@ -41,8 +41,8 @@ class SampleGradients(ABC):
         example: An input (1, …) like those to come, for which layers are rewritten to be faster; None keeps them.
     """
 
-    columns: Tensor | None
-    """Which coordinates of the flat gradient are computed, ascending; all others are always zero. None for all."""
+    used: Tensor
+    """Which coordinates of the flat gradient are computed, (d,); all others are always zero."""
 
     def __init__(self, module: nn.Module, example: Tensor | None = None) -> None:
         # In eval mode, since a canary cannot anticipate which units its client's dropout will drop.
@@ -54,20 +54,12 @@ class SampleGradients(ABC):
             # Only a layer that maps tokens to rows of its weight and does nothing else can take distributions.
             if type(layer) is nn.Embedding and layer.max_norm is None and not layer.scale_grad_by_freq:
                 layer.__class__ = SoftEmbedding  # in place, since other layers may use its weight
-        self._parameters = [value for value in self._module.parameters() if value.requires_grad]
-        self.columns = None
         if example is None:
+            self._parameters = list(trainable(self._module).values())
+            self.used = torch.ones(sum(value.numel() for value in self._parameters), dtype=torch.bool)
             return
-        # Drop the weights of convolutions that only multiply padding.
-        places = {id(value): place for place, value in enumerate(self._parameters)}
-        used = [torch.ones_like(value, dtype=torch.bool) for value in self._parameters]
-        for convolution, taps in crop_convolutions(self._module, example).items():
-            place = places[id(convolution.weight)]
-            used[place].zero_()[taps] = True
-            convolution.weight = self._parameters[place] = nn.Parameter(convolution.weight.detach()[taps].clone())
-        mask = torch.cat([part.flatten() for part in used])
-        if not bool(mask.all()):
-            self.columns = mask.nonzero()[:, 0].cpu()
+        self.used = crop_convolutions(self._module, example)
+        self._parameters = list(trainable(self._module).values())  # in the order before layers are rewritten
         for parent in list(self._module.modules()):
             for name, layer in list(parent.named_children()):
                 if isinstance(layer, nn.LSTM):
@@ -76,14 +68,13 @@ class SampleGradients(ABC):
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:
         """Set the module's trainable parameters from a flat vector (d,)."""
-        values = vector if self.columns is None else vector[self.columns.to(vector.device)]
-        pieces = values.split([value.numel() for value in self._parameters])
+        pieces = vector[self.used.to(vector.device)].split([value.numel() for value in self._parameters])
         for value, piece in zip(self._parameters, pieces, strict=True):
             value.copy_(piece.view_as(value))
 
     @abstractmethod
     def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the columns of the flat gradients, (k, columns).
+        """Return the used coordinates of the flat gradients, (k, used).
 
         Args:
             inputs: Numbers (k, *input_shape) or distributions over tokens (k, positions, tokens).
@@ -190,10 +181,10 @@ def sample_gradients(module: nn.Module, inputs: Tensor, targets: Tensor) -> Samp
             if kind is ByLayers and (small or not all(map(is_supported, layers_of(fast._module)))):
                 continue
             gradients, derivative = _evaluate(fast, inputs, targets)
+            whole = torch.zeros_like(expected)
+            whole[:, fast.used] = gradients
         except _FAILURES:
             continue
-        whole = torch.zeros_like(expected)
-        whole[:, slice(None) if fast.columns is None else fast.columns] = gradients
         agrees = (whole - expected).norm() <= 1e-3 * expected.norm()
         if agrees and (derivative - expected_derivative).norm() <= 1e-2 * expected_derivative.norm():
             return fast
@@ -211,7 +202,9 @@ def input_derivative(rows: Tensor, leaf: Tensor, weights: Tensor) -> Tensor:
     """Return the derivative of Σ ⟨rows, weights⟩ with respect to ``leaf``, from which ``rows`` were computed."""
     derivative = None
     if rows.requires_grad:
-        (derivative,) = torch.autograd.grad(rows, leaf, weights, allow_unused=True)
+        # As one number: for a whole tensor, torch would first spend a second on importing symbolic algebra.
+        value = torch.dot(rows.flatten(), weights.flatten())
+        (derivative,) = torch.autograd.grad(value, leaf, allow_unused=True)
     if derivative is None:
         raise InputError(
             "the model's loss does not depend on its inputs, or only through whole numbers, so no sample can be "

@@ -185,10 +185,10 @@ def design_samples(
         True
     """
     settings, weights = settings or DesignSettings(), parameter_vector(model)
-    if len(weights) != pool.rows.shape[1]:
+    if len(weights) != len(pool.used):
         raise InputError(
-            f"the design pool was made with another model: its updates have {pool.rows.shape[1]:,} coordinates, this "
-            f"model trains {len(weights):,} parameters"
+            f"the design pool was made with another model: its updates have {len(pool.used):,} coordinates, this model "
+            f"trains {len(weights):,} parameters"
         )
     device = device_of(model)
     kind: _Numbers | _Texts
@@ -212,7 +212,7 @@ def design_samples(
             settings.loss,
             step=step_size(client),
             norm_constant=settings.norm_constant,
-            columns=gradients.columns,
+            used=gradients.used,
             device=device,
         )
         descent = descend(

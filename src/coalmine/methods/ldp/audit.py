@@ -226,7 +226,6 @@ class Ldp:
                 "clients": self.clients,
                 "learning_rate": self.server.learning_rate,
                 "scaling": self.server.scaling,
-                "radius": self.server.radius,
             },
             **found,
         )

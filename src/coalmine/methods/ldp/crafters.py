@@ -36,7 +36,7 @@ from coalmine.errors import InputError, check_kind, check_positive, did_you_mean
 from coalmine.protocol import Vector
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, Task
-from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.flat import flatten, parameter_vector, set_parameters, trainable
 from coalmine.usercode import errors_of
 
 Rule = Literal["loss-falls", "larger-change", "signs"]
@@ -72,10 +72,10 @@ Crafter = Callable[[nn.Module, Pair], tuple[Vector, Vector]]
 
 def gradient_of(loss: Tensor, model: nn.Module) -> Vector:
     """Return the gradient of a loss in all trainable parameters, as one flat float32 vector."""
-    parameters = [value for value in model.parameters() if value.requires_grad]
     # A loss may not depend on all parameters, such as those of an expert that is not chosen.
+    parameters = list(trainable(model).values())
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    flat: Vector = torch.cat([gradient.reshape(-1) for gradient in gradients]).float().numpy()
+    flat: Vector = flatten(gradients).float().numpy()
     return flat
 
 
@@ -129,8 +129,7 @@ class ParameterRetrogression:
         first = pair.gradient(model, 0)
         moved = copy.deepcopy(model)  # the crafter's own copy; the server's model stays as it is
         vector = parameter_vector(model) + torch.from_numpy(np.float32(self.alpha) * first)
-        trainable = [value for value in moved.parameters() if value.requires_grad]
-        torch.nn.utils.vector_to_parameters(vector, trainable)
+        set_parameters(moved, vector)
         return first, pair.gradient(moved, 0)
 
 

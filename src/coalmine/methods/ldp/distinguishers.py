@@ -27,7 +27,7 @@ from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import Pair, Rule
 from coalmine.progress import track
 from coalmine.protocol import Vector
-from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.flat import parameter_vector, trainable
 from coalmine.simulation.mechanisms.local import (
     LDPSGD,
     UNIFORMS,
@@ -224,7 +224,7 @@ class LossChange:
         self._inputs = crafted.pair.inputs[example : example + 1]
         self._targets = crafted.pair.targets[example : example + 1]
         self._theta = parameter_vector(self._module)
-        self._shapes = {name: value.shape for name, value in self._module.named_parameters() if value.requires_grad}
+        self._shapes = {name: value.shape for name, value in trainable(self._module).items()}
         self._layers = {
             name: layer for name, layer in self._module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
         }
@@ -409,10 +409,11 @@ def play(games: Sequence[BlackBox], trials: int, seed: int, *, plain: bool = Fal
             if key not in losses:
                 losses[key] = LossChange(game.crafted, example, plain=plain)
     dim, clients = games[0].crafted.dim, games[0].crafted.clients
-    # A subclass may report anything, so only LDPSGD itself qualifies; a mean or a projection leaves the lines.
-    kinds = () if plain or clients > 1 else (LDPSGD,)
-    on_lines = [game for game in games if type(game.mechanism) in kinds and game.server.radius is None]
-    others = [game for game in games if game not in on_lines]
+    on_lines, others = list[BlackBox](), list[BlackBox]()
+    for game in games:
+        # A subclass may report anything, so only LDPSGD itself qualifies; the mean of several reports leaves the lines.
+        lines = type(game.mechanism) is LDPSGD and clients == 1 and not plain
+        (on_lines if lines else others).append(game)
     generator = torch.Generator().manual_seed(seed % 2**32)
     # The number of rows is part of the random stream: another one gives other directions.
     rows = max(1, min(trials, _CHUNK // dim))

@@ -299,12 +299,8 @@ class Samples(Audit):
             adversary=adversary,
             score_name=score_name,
             seed=self.canaries.seed,
-            estimates=evidence.estimates,
-            scores=evidence.scores,
+            **vars(evidence),
             claim=claim,
-            claim_test=evidence.claim_test,
-            recipe=evidence.recipe,
-            ceiling=evidence.ceiling,
             warnings=[*warnings, *self.notes],
             metrics={**counts, **test, **(metrics or {})},
             config={

@@ -34,7 +34,7 @@ from coalmine.progress import shown_if_slow
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import PHRASE, USER
-from coalmine.simulation.flat import device_of, moved, parameter_vector
+from coalmine.simulation.flat import moved, parameter_vector, set_parameters
 from coalmine.simulation.models.text import steps_of
 from coalmine.stats import Scores
 from coalmine.stats.exposure import RandomGuessing
@@ -302,12 +302,11 @@ class SecretSharer(Audit):
             if not self._final.size:
                 raise InputError("the final model was never observed: call observe with the last round's release")
             module = copy.deepcopy(self._module)  # the training goes on with the module itself
-            # A release holds the trainable parameters only; buffers and frozen layers are the module's.
-            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
             expected, got = parameter_vector(module).numel(), len(self._final)
             if expected != got:
                 raise InputError(f"the final model has {got} parameters, but the audit's module has {expected}")
-            torch.nn.utils.vector_to_parameters(torch.tensor(self._final, device=device_of(module)), parameters)
+            # A release holds the trainable parameters only; buffers and frozen layers are the module's.
+            set_parameters(module, torch.tensor(self._final))
             self._memorization = measure_memorization(
                 module,
                 self.canaries,
@@ -399,12 +398,8 @@ class SecretSharer(Audit):
             adversary=adversary,
             score_name=score_name,
             seed=canaries.seed,
-            estimates=evidence.estimates,
-            scores=evidence.scores,
+            **vars(evidence),
             claim=claim,
-            claim_test=evidence.claim_test,
-            ceiling=evidence.ceiling,
-            recipe=evidence.recipe,
             warnings=warnings,
             metrics={**counted, **(metrics or {})},
             config={

@@ -207,12 +207,8 @@ def user_attack(
         score_name="minus the mean loss" + calibrated * ", calibrated",
         side_names=("trained on", "not trained on"),
         seed=seed,
-        estimates=evidence.estimates,
-        scores=scores,
+        **vars(evidence),
         claim=claim,
-        claim_test=evidence.claim_test,
-        ceiling=evidence.ceiling,
-        recipe=evidence.recipe,
         metrics={"inserted": float(inserted), "held_out": float(held_out)},
         config={"score": "calibrated loss of all examples" if calibrated else "loss of all examples"},
     )

@@ -41,8 +41,7 @@ class Configuration:
 
     def __post_init__(self) -> None:
         for name in ("p_u", "p_e"):
-            if not 0 <= check_number(name, getattr(self, name)) <= 1:
-                raise InputError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+            check_number(name, getattr(self, name), "in [0, 1]", lambda p: 0 <= p <= 1)
 
     def __str__(self) -> str:
         return f"p_u {self.p_u:.4g}, p_e {self.p_e:.4g}"

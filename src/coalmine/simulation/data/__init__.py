@@ -7,9 +7,10 @@ turns texts into tokens (`text`) and regroups examples into clients. The result 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,6 @@ NAMES = ("digits", "generated-text", *_FILES)
 """Names of data sets that `load` takes; the first two need no file."""
 
 _CLIENTS = 100  # default number of IID clients for data without users
-_TABLES = (".csv", ".parquet")  # endings of the files that `datasets` reads
 
 # Names that the column of each role may have, in order of preference.
 _NAMES = {
@@ -86,7 +86,7 @@ class Columns:
     unknown: tuple[str, ...] = ()
 
 
-Parts = tuple[Columns, Columns | None]
+Parts = Sequence[Columns]
 """All examples, or training examples and test examples."""
 
 
@@ -138,7 +138,8 @@ def load(
         >>> splits.train.client(0).inputs.shape
         (71, 1, 8, 8)
     """
-    kind = "" if partition is None else parse_partition(partition)[0]
+    if partition is not None:
+        parse_partition(partition)  # a mistake is found before anything is read
     split = SplitOptions(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
     name = source if isinstance(source, str | Path) else "the table"
     try:
@@ -147,34 +148,40 @@ def load(
                 raise InputError("generated-text consists of words: leave out level")
             splits = generated_text(split=split, positions=positions or 20, vocabulary_size=vocabulary_size or 1000)
             return repartition(splits, partition or "natural", seed=seed)
-        columns, test_names = _joined(*_read(source, keys or {}))
+        columns, test_names = _joined(_read(source, keys or {}))
         split = replace(split, test_names=test_names)
         if isinstance(columns.inputs, list):
             # LEAF's task on Shakespeare is the next character; all other texts are read by words.
             if source == "shakespeare":
                 level = level or "characters"
-            splits = _text_splits(columns, split, level, positions, vocabulary_size)
-            return repartition(splits, partition or "natural", seed=seed)
-        if (level, positions, vocabulary_size) != (None, None, None):
+            splits = _text_splits(columns, split, level, positions=positions, vocabulary_size=vocabulary_size)
+        elif (level, positions, vocabulary_size) != (None, None, None):
             raise InputError(f"{name} holds numbers, but level, positions and vocabulary_size apply to texts")
-        splits = _number_splits(columns, split)
-        if columns.users is None:
-            if kind in ("natural", "balanced"):
-                raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
-            # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
-            if columns.unknown and not kind and source not in NAMES:
-                raise InputError(
-                    f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
-                    f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as '
-                    '"iid:100"'
-                )
-            clients = 50 if source == "digits" else min(_CLIENTS, len(splits.train))
-            partition = partition or f"iid:{clients}"
+        else:
+            splits = _number_splits(columns, split)
+            if columns.users is None:
+                partition = _partition_without_users(partition, name, columns, len(splits.train))
         return repartition(splits, partition or "natural", seed=seed)
     except InputError as error:
         if str(name) in str(error):
             raise
         raise InputError(f"{name}: {error}") from error
+
+
+def _partition_without_users(partition: str | None, name: str | Path, columns: Columns, examples: int) -> str:
+    """Return the partition of data whose examples belong to nobody: IID clients by default."""
+    if partition is None:
+        # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
+        if columns.unknown and name not in NAMES:
+            raise InputError(
+                f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
+                f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as '
+                '"iid:100"'
+            )
+        return "iid:50" if name == "digits" else f"iid:{min(_CLIENTS, examples)}"
+    if parse_partition(partition)[0] in ("natural", "balanced"):
+        raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
+    return partition
 
 
 def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
@@ -185,12 +192,14 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
     if not isinstance(source, str | Path):
         return _read_table(source, keys)
     if source == "digits":
-        from sklearn.datasets import load_digits  # slow to import
-
-        bunch = load_digits()
+        # The file that scikit-learn's load_digits reads: importing scikit-learn takes longer than a small training.
+        package = importlib.util.find_spec("sklearn")
+        assert package is not None
+        assert package.origin is not None
+        table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
         # Pixels are 0 to 16. As uint8 they would be divided by 255.
-        images = (bunch.images / 16).astype(np.float32)[:, None]
-        return Columns(inputs=images, labels=bunch.target.astype(np.uint8), users=None), None
+        images = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
+        return [Columns(inputs=images, labels=table[:, -1].astype(np.uint8), users=None)]
     path = Path(source)
     if source in _FILES:
         directory = os.environ.get(_VARIABLE, "")
@@ -203,39 +212,36 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
     if not path.exists():
         hint = did_you_mean(str(source), NAMES)
         raise InputError(f"there is no data set and no file {str(source)!r}. {hint}")
-    if path.suffix == ".npz":
-        return _read_npz(path, keys)
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return _read_jsonl(path, keys)
     # Directories that ``save_to_disk`` of ``datasets`` wrote hold JSON files as well: look for them before LEAF's.
-    if path.suffix in _TABLES or list(path.glob("dataset_*.json")):
-        return _read_table(path, keys)
-    if path.is_dir() or path.suffix == ".json":
-        return _read_leaf(path)
-    raise InputError(f"{path} must end in .npz, .jsonl, .jsonl.gz, .json, {', '.join(_TABLES)}, or be a directory")
+    if path.is_dir():
+        return _read_table(path, keys) if list(path.glob("dataset_*.json")) else _read_leaf(path, keys)
+    for ending, read in _READERS.items():
+        if path.name.endswith(ending):
+            return read(path, keys)
+    raise InputError(f"{path} must end in {', '.join(_READERS)}, or be a directory")
 
 
-def _joined(train: Columns, test: Columns | None) -> tuple[Columns, set[str]]:
+def _joined(parts: Parts) -> tuple[Columns, set[str]]:
     """Join training and test examples into one table; return it with the names of the users that are for testing."""
-    if test is None:
+    train, *others = parts
+    if not others:
         return train, set()
+    (test,) = others
     if (train.users is None, train.labels is None) != (test.users is None, test.labels is None):
         raise InputError("train and test must both have users, or labels, or neither")
-    users = labels = None
-    if train.users is not None and test.users is not None:
-        users = [*train.users, *test.users]
-    if train.labels is not None and test.labels is not None:
-        labels = np.concatenate([train.labels, test.labels])
-    inputs: Array | list[str]
-    if isinstance(train.inputs, list):
-        inputs = [*train.inputs, *test.inputs]
-    else:
-        inputs = np.concatenate([train.inputs, np.asarray(test.inputs)])
-    names = set(test.users or (f"example-{i}" for i in range(len(train.inputs), len(inputs))))
+    joined: dict[str, Any] = {}
+    for role in ("inputs", "labels", "users"):
+        columns = getattr(train, role), getattr(test, role)
+        if isinstance(columns[0], np.ndarray):
+            joined[role] = np.concatenate(columns)
+        elif columns[0] is not None:
+            joined[role] = [*columns[0], *columns[1]]
+    everything = replace(train, **joined)
+    names = set(test.users or (f"example-{i}" for i in range(len(train.inputs), len(everything.inputs))))
     # After a split by example, such as LEAF's split by sample, users are in both parts: split by user instead.
     if not names.isdisjoint(train.users or ()):
         names = set()
-    return replace(train, inputs=inputs, labels=labels, users=users), names
+    return everything, names
 
 
 def _number_splits(columns: Columns, split: SplitOptions) -> Splits:
@@ -276,13 +282,7 @@ def _labels(columns: Columns) -> Array:
     return labels
 
 
-def _text_splits(
-    columns: Columns,
-    split: SplitOptions,
-    level: Level | None,
-    positions: int | None,
-    vocabulary_size: int | None,
-) -> Splits:
+def _text_splits(columns: Columns, split: SplitOptions, level: Level | None, **lengths: int | None) -> Splits:
     """Split texts by user, to classify if they have labels, else to predict the next word or character."""
     if not columns.users:
         raise InputError('texts need a column of users: name it, such as keys={"user": "author"}')
@@ -291,20 +291,13 @@ def _text_splits(
     if columns.labels is not None:
         if level is not None:
             raise InputError("texts with labels are read by words: leave out level")
-        return classification_splits(
-            tokenize_words(names, owners, texts),
-            _labels(columns)[order],
-            split,
-            positions=positions,
-            vocabulary_size=vocabulary_size,
-        )
+        words = tokenize_words(names, owners, texts)
+        return classification_splits(words, _labels(columns)[order], split, **lengths)
     if level == "characters":
         tokenized = tokenize_characters(names, owners, texts)
     else:
         tokenized = tokenize_words(names, owners, texts, by_line=True)
-    return language_splits(
-        tokenized, split, level=level or "words", positions=positions, vocabulary_size=vocabulary_size
-    )
+    return language_splits(tokenized, split, level=level or "words", **lengths)
 
 
 def _column_names(available: Iterable[str], keys: Mapping[str, str], source: str) -> dict[str, str]:
@@ -349,10 +342,8 @@ def _read_npz(path: Path, keys: Mapping[str, str]) -> Parts:
             short = name.removeprefix(f"{part}_").removesuffix(f"_{part}")
             if short != name:
                 table[short] = array
-    train = _columns_of(parts["train"] or arrays, keys, str(path))
-    if not parts["test"]:
-        return train, None
-    return train, _columns_of(parts["test"], keys, str(path))
+    tables = (parts["train"] or arrays, parts["test"])
+    return [_columns_of(table, keys, str(path)) for table in tables if table]
 
 
 def _read_jsonl(path: Path, keys: Mapping[str, str]) -> Parts:
@@ -369,7 +360,7 @@ def _read_jsonl(path: Path, keys: Mapping[str, str]) -> Parts:
             raise InputError(f"{line} has {', '.join(names)}, but lines before it have {', '.join(table)}")
         for name in names:
             table[name].append(record[name])
-    return _columns_of(table, keys, str(path)), None
+    return [_columns_of(table, keys, str(path))]
 
 
 def _read_table(source: Any, keys: Mapping[str, str]) -> Parts:
@@ -388,17 +379,17 @@ def _read_table(source: Any, keys: Mapping[str, str]) -> Parts:
                 table = source
             elif source.is_dir():
                 table = datasets.load_from_disk(name)
-            elif source.suffix == ".csv":
-                table = datasets.Dataset.from_csv(name, cache_dir=cache, keep_in_memory=True)
             else:
-                table = datasets.Dataset.from_parquet(name, cache_dir=cache, keep_in_memory=True)
+                readers = {".csv": datasets.Dataset.from_csv, ".parquet": datasets.Dataset.from_parquet}
+                table = readers[source.suffix](name, cache_dir=cache, keep_in_memory=True)
             if not isinstance(table, datasets.DatasetDict):
                 table = {"train": table}
-            train = _numpy(table["train"])
-            test = _numpy(table["test"]) if "test" in table else None
+            parts = [_numpy(table["train"])]
+            if "test" in table:
+                parts.append(_numpy(table["test"]))
     except Exception as error:  # Arrow and the library raise many kinds of errors on damaged files
         raise InputError(f"{name} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
-    return _columns_of(train, keys, name), _columns_of(test, keys, name) if test else None
+    return [_columns_of(part, keys, name) for part in parts]
 
 
 def _numpy(dataset: Any) -> dict[str, Any]:
@@ -414,21 +405,26 @@ def _numpy(dataset: Any) -> dict[str, Any]:
     return columns
 
 
-def _read_leaf(path: Path) -> Parts:
+def _read_leaf(path: Path, keys: Mapping[str, str]) -> Parts:
     """Read data in the JSON format of LEAF (Caldas et al. 2018, "LEAF: a benchmark for federated settings").
 
     A file is ``{"users": […], "num_samples": […], "user_data": {user: {"x": […], "y": […]}}}``. A directory has such
     files, or train/ and test/ with such files (also under data/, where LEAF's scripts put them).
     """
     if path.is_file():
-        return _leaf_columns([path]), None
-    for root in (path, path / "data"):
-        train, test = sorted(root.glob("train/*.json")), sorted(root.glob("test/*.json"))
-        if train:
-            return _leaf_columns(train), _leaf_columns(test) if test else None
-        files = sorted(root.glob("*.json")) or sorted(root.glob("all_data/*.json"))
-        if files:
-            return _leaf_columns(files), None
+        return [_leaf_columns([path])]
+    # Train and test, or all in one directory; the first of these that has files.
+    for folders in (
+        ("train", "test"),
+        (".",),
+        ("all_data",),
+        ("data/train", "data/test"),
+        ("data",),
+        ("data/all_data",),
+    ):
+        parts = [sorted(path.joinpath(folder).glob("*.json")) for folder in folders]
+        if parts[0]:
+            return [_leaf_columns(files) for files in parts if files]
     raise InputError(
         f"{path} has no .json files, nor directories train/ and test/ with .json files, as LEAF writes them"
     )
@@ -469,3 +465,14 @@ def _leaf_columns(files: Sequence[Path]) -> Columns:
             "characters (Shakespeare), a row of Sent140 or a list of numbers (FEMNIST), and each y its label. Convert "
             f"image files to an .npz file. The last file read is {file}: {type(error).__name__}: {error!s:.200}"
         ) from error
+
+
+# What reads a file, by its ending.
+_READERS: Mapping[str, Callable[[Path, Mapping[str, str]], Parts]] = {
+    ".npz": _read_npz,
+    ".jsonl": _read_jsonl,
+    ".jsonl.gz": _read_jsonl,
+    ".json": _read_leaf,
+    ".csv": _read_table,
+    ".parquet": _read_table,
+}

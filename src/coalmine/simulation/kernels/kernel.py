@@ -140,7 +140,7 @@ class LeanLoop(Kernel):
                         losses[i] = float(loss.detach())
                     with torch.no_grad():
                         optimizer.step(model.parameters, list(gradients), state)
-                model.flatten(model.parameters, out=rows[i])
+                flat.flatten(model.parameters, out=rows[i])
             yield rows.sub_(weights), losses
         torch.set_rng_state(rng_state)
 

@@ -79,15 +79,12 @@ def layers_of(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if parameters_of(layer)]
 
 
-# The part of a convolution's weight that is used.
-Taps = tuple[slice, slice, slice, slice]
-
-
-def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Taps]:
-    """Make convolutions skip the weights that only multiply padding; return which weights each of these must keep.
+@torch.no_grad()
+def crop_convolutions(module: nn.Module, example: Tensor) -> Tensor:
+    """Drop the weights of convolutions that only multiply padding; return which trained parameters are left, (d,).
 
     On images of one pixel, a 3 × 3 kernel with padding 1 uses one of its nine weights: 6 of the 11 million parameters
-    of ResNet18 on 32 × 32 pixels do nothing. The caller replaces the weights.
+    of ResNet18 on 32 × 32 pixels do nothing.
     """
     sides: dict[nn.Conv2d, set[tuple[int, ...]]] = {}
     hooks = []
@@ -95,19 +92,19 @@ def crop_convolutions(module: nn.Module, example: Tensor) -> dict[nn.Conv2d, Tap
         if type(layer) is nn.Conv2d and is_supported(layer) and layer.weight.requires_grad:
             sides[layer] = set()
             hooks.append(layer.register_forward_pre_hook(lambda used, x: sides[used].add(tuple(x[0].shape[2:]))))
-    with torch.no_grad():
-        module(example)
+    module(example)
     for hook in hooks:
         hook.remove()
-    cropped: dict[nn.Conv2d, Taps] = {}
+    left = {id(value): torch.ones_like(value, dtype=torch.bool) for value in flat.trainable(module).values()}
     for layer, sizes in sides.items():
         centered = layer.kernel_size == (2 * int(layer.padding[0]) + 1, 2 * int(layer.padding[1]) + 1)
         if centered and sizes == {(1, 1)} and layer.dilation == (1, 1) and layer.kernel_size != (1, 1):
             # Only the middle of the kernel ever meets the pixel.
             rows, columns = (slice(int(padding), int(padding) + 1) for padding in layer.padding)
-            cropped[layer] = (slice(None), slice(None), rows, columns)
+            left[id(layer.weight)].zero_()[:, :, rows, columns] = True
+            layer.weight = nn.Parameter(layer.weight[:, :, rows, columns].clone())
             layer.kernel_size, layer.padding = (1, 1), (0, 0)
-    return cropped
+    return flat.flatten(list(left.values())).cpu()
 
 
 class Recorder:
@@ -121,8 +118,7 @@ class Recorder:
     def __init__(self, module: nn.Module, parameters: Sequence[Tensor] | None = None) -> None:
         self.layers = layers_of(module)
         self._outputs: list[tuple[nn.Module, Tensor, Tensor, int]] = []
-        wanted = module.parameters() if parameters is None else parameters
-        self._places = {id(value): place for place, value in enumerate(wanted)}
+        self._wanted = list(module.parameters()) if parameters is None else parameters
         for layer in module.modules():
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]  # it would overwrite outputs that are recorded
@@ -160,11 +156,8 @@ class Recorder:
         gradients: dict[int, Tensor] = {}
         for layer in self.layers:
             for value, gradient in zip(parameters_of(layer), layer_gradients(layer, uses[layer], count), strict=True):
-                place = self._places.get(id(value))
-                if place is None:  # frozen
-                    continue
-                gradients[place] = gradients[place] + gradient if place in gradients else gradient
-        return [gradients[place] for place in range(len(self._places))]
+                gradients[id(value)] = gradients[id(value)] + gradient if id(value) in gradients else gradient
+        return [gradients[id(value)] for value in self._wanted]
 
 
 def layer_gradients(layer: nn.Module, uses: Uses, count: int) -> list[Tensor]:
@@ -292,7 +285,7 @@ class Layerwise(Kernel):
                     by_client = d.unflatten(0, (len(clients), -1))
                     by_client = by_client * scales.view(-1, *[1] * (by_client.ndim - 1))
                     scaled[layer].append((x, by_client.flatten(0, 1)))
-            self.model.flatten(self._recorder.gradients(scaled, 1), out=out)
+            flat.flatten(self._recorder.gradients(scaled, 1), out=out)
         return PartialSum(out, norms, losses)
 
     def updates(self, weights: Tensor, clients: Sequence[Participant]) -> Iterator[tuple[Tensor, Floats]]:

@@ -11,7 +11,6 @@ deployment needs a cryptographic source of randomness and protection of the low 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,7 +25,7 @@ from coalmine.errors import (
     check_probability,
     parse_kind,
 )
-from coalmine.layers import Layers
+from coalmine.layers import Layers, LayerSpec
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 
@@ -183,13 +182,13 @@ class BuggyMechanism(Mechanism):
         return noise
 
 
-def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]) -> Mechanism:
+def with_bug(mechanism: Mechanism, bug: str, model: LayerSpec) -> Mechanism:
     """Return the mechanism with a bug planted into it.
 
     Args:
         mechanism: A correct mechanism.
         bug: ``"noise:0.5"``, ``"bare:2.bias"`` or ``"repeat:3"``.
-        layers: Shapes of the model's tensors by name, in the order of the flat model.
+        model: The module, or the shapes of its tensors by name.
 
     Raises:
         InputError: If there is no such bug or tensor, or no noise to spoil.
@@ -205,7 +204,7 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
         bug,
         {
             "noise:": lambda share: {"share": check_positive("share", float(share))},
-            "bare:": lambda tensor: {"bare": Layers.of(layers).slice_of(tensor)},
+            "bare:": lambda tensor: {"bare": Layers.of(model).slice_of(tensor)},
             "repeat:": lambda rounds: {"period": check_count("rounds", int(rounds))},
         },
         "bug must be noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N (the "

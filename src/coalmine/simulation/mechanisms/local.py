@@ -14,26 +14,20 @@ The random numbers come from an ordinary generator: fit for simulating and audit
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy import special
-from torch import nn
 
 from coalmine.arrays import Floats
 from coalmine.claims import Claim
-from coalmine.errors import InputError, check_count, check_delta, check_positive
-from coalmine.simulation.client import loss_of, tensors
-from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.flat import FlatModel
+from coalmine.errors import InputError, check_delta, check_positive
 from coalmine.stats.gaussian import sigma_gaussian
 from coalmine.usercode import errors_of
 
@@ -555,13 +549,12 @@ class OwnMechanism(LocalMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class LDPServer:
-    """What the server does with local reports: θ ← Π(θ − η · factor · mean report) (Algorithm 2, lines 4 and 5).
+    """What the server does with local reports: θ ← θ − η · factor · mean report (Algorithm 2, lines 4 and 5).
 
     Args:
         learning_rate: The step size η.
         scaling: The factor: ``"unbiased"``, or ``"printed"`` as in the paper, which is d times smaller for LDP-SGD and
             the same for other mechanisms.
-        radius: Π projects onto the ball of this radius around 0; None does not project.
 
     Raises:
         InputError: If the learning rate is not positive.
@@ -574,7 +567,6 @@ class LDPServer:
 
     learning_rate: float = 0.01
     scaling: Literal["unbiased", "printed"] = "unbiased"
-    radius: float | None = None
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
@@ -588,70 +580,7 @@ class LDPServer:
         """The new models (k, d) for each of k mean reports ``means`` (k, d), which are overwritten."""
         means *= np.float32(-self.step(mechanism, model.size))
         means += model
-        if self.radius is not None:
-            shrink = np.minimum(1.0, self.radius / np.maximum(Normals(means).lengths, 1e-300))
-            means *= shrink.astype(np.float32)[:, None]
         return means
-
-
-def train_locally_private(
-    module: nn.Module,
-    data: FederatedData,
-    *,
-    mechanism: LocalMechanism,
-    server: LDPServer,
-    rounds: int,
-    clients: int,
-    rng: np.random.Generator,
-    track: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> nn.Module:
-    """Train a model from randomized gradient reports (Matsumoto et al., 2022, Algorithm 2, with many clients).
-
-    Each report has the mechanism's ε; a client that takes part in m rounds spends m times that. The paper starts from
-    θ₀ = 0, where only the last layer of a network has a gradient; this starts from the given module.
-
-    Args:
-        module: The model to start from; it is not changed.
-        data: The clients' examples.
-        mechanism: How clients randomize their gradients.
-        server: What the server does with the mean report.
-        rounds: Number of rounds.
-        clients: Number of clients per round, drawn without replacement.
-        rng: Source of all randomness.
-        track: Wraps the iterable of rounds, for instance to show progress.
-
-    Returns:
-        A trained copy of the module.
-
-    Raises:
-        InputError: If there are fewer clients than a round needs, or a mechanism's report is not usable.
-
-    Example:
-        >>> from coalmine.simulation import models
-        >>> from coalmine.simulation.data import load
-        >>> from coalmine.simulation import LDPSGD
-        >>> data = load("digits").train
-        >>> trained = train_locally_private(
-        ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),
-        ...     server=LDPServer(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
-        ... )
-    """
-    rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
-    if clients > len(data):
-        raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
-    model = FlatModel(module)
-    for _ in track(range(rounds)):
-        # Reports are long compared with their mean, so they are summed in float64.
-        total = np.zeros(model.dim, dtype=np.float64)
-        for client in rng.choice(len(data), clients, replace=False):
-            loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))
-            gradients = torch.autograd.grad(loss, model.parameters, materialize_grads=True)
-            gradient = model.flatten(gradients).numpy()
-            total += mechanism.randomize(gradient, rng)[0]
-        means = (total / clients).astype(np.float32)[None]
-        before = model.flatten(model.parameters).numpy()
-        model.load(torch.from_numpy(server.move(before, means, mechanism)[0]))
-    return copy.deepcopy(model.module)
 
 
 def normal_lengths(coordinates: Floats, others: int, rng: np.random.Generator) -> Floats:

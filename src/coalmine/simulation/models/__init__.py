@@ -239,10 +239,11 @@ def default_model(task: Task) -> str:
         >>> default_model(Task(input_shape=(20,), classes=10_000, tokens=10_000, per_position=True))
         'word-lstm'
     """
-    if task.tokens is not None:
-        if task.per_position and task.tokens == task.classes and task.tokens > 256:
-            return "word-lstm"
-        return "shakespeare-lstm" if task.per_position or task.tokens == task.classes else "sent140-lstm"
-    if len(task.input_shape) != 3 or min(task.input_shape[1:]) < 24:
-        return "mlp"
-    return "ldp-cnn" if max(task.input_shape[1:]) < 64 else "leaf-cnn"
+    if task.tokens is None:
+        sides = task.input_shape[1:]
+        if len(sides) != 2 or min(sides) < 24:
+            return "mlp"
+        return "ldp-cnn" if max(sides) < 64 else "leaf-cnn"
+    if task.classes != task.tokens:  # a label, and not the next token
+        return "sent140-lstm"
+    return "word-lstm" if task.per_position and task.tokens > 256 else "shakespeare-lstm"
