@@ -26,6 +26,7 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps an iterable to report progress through it, like `track` with its name filled in."""
 
 _PATIENCE = 2.0  # seconds before work in Python shows a bar
+_NEWS = 10  # how often `track` asks for words
 
 # Nobody has said yet who listens (None), nobody does (empty), or one listener.
 _listeners: ContextVar[Sequence[Listener] | None] = ContextVar("listeners", default=None)
@@ -99,12 +100,15 @@ def track(
         work: The items.
         what: Name of the task.
         total: Number of items, if ``work`` has no length.
-        words: Returns a short text about the current state; called after every item, if anybody listens.
+        words: Returns a short text about the current state; called about ten times in all, if anybody listens.
     """
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
-    # The words may take a while to find, such as a bound so far, so nobody is asked for them in vain.
+    # The words may take a while to find, such as a bound so far: they are not asked for in vain, nor after every item.
     said = words if words is not None and _listeners.get() else str
+    text, pause = "", max(1, length // _NEWS)
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):
             yield item
-            advance(done, said() or "")
+            if done % pause == 0:
+                text = said() or ""
+            advance(done, text)

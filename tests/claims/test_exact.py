@@ -239,6 +239,16 @@ def test_the_extent_is_the_least_epsilon_of_all_orders(noise):
     assert extent_of(event, neighbors) == every.get_epsilon(1e-15)
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "rdp-mironov"])
+@pytest.mark.parametrize(("q", "noise", "rounds"), [(0.01, 0.5, 1), (0.2, 1.0, 100), (0.9, 20.0, 3), (1e-7, 30.0, 1)])
+def test_the_best_order_is_that_of_all_orders(accountant, q, noise, rounds):
+    sampling = Poisson(q)
+    event, neighbors = sampling.event([(noise, rounds)])
+    every = new_accountant(accountant, neighbors).compose(event).get_epsilon(1e-5)
+    terms = {"noise_multiplier": noise, "rounds": rounds, "sampling": sampling, "delta": 1e-5}
+    assert Claim(**terms, accountant=accountant).epsilon == every
+
+
 @pytest.mark.parametrize("q", [0.001, 0.3, 0.97])
 def test_sampled_losses_are_those_of_dp_accounting(q):
     event, neighbors = Poisson(q).event([(0.7, 3), (2.0, 20)])

@@ -73,6 +73,16 @@ def test_slow_work_shows_a_bar_in_a_terminal_and_quick_work_does_not(monkeypatch
         assert ("0.2 s per run" in capsys.readouterr().err) == (patience < 0)
 
 
+def test_words_that_take_long_to_find_are_asked_for_ten_times():
+    asked, shown = [], []
+    with listening(lambda what, total: (lambda done, words: shown.append(words), lambda: None)):
+        for _ in track(range(100), "rounds", words=lambda: asked.append(1) or f"word {len(asked)}"):
+            pass
+    assert len(asked) == 10
+    assert shown[8:11] == ["", "word 1", "word 1"]
+    assert shown[-1] == "word 10"
+
+
 def test_a_notebook_without_widgets_shows_nothing(monkeypatch, capsys):
     ipython = types.ModuleType("IPython")
     ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())

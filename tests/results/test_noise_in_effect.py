@@ -11,12 +11,16 @@ from scipy import stats
 from claim_parts import Evidence
 from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import (
+    LEAST,
+    MOST,
+    RATIO,
     ClaimTest,
     _curve,
     _estimate_exceeds,
     _separation,
     check_claim,
     first_exponent,
+    first_separated,
 )
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Scores
@@ -188,3 +192,39 @@ def test_alarms_lead_and_weak_adversaries_come_after_one_that_was_not():
         for second in order[i:]:
             assert overall([second, first]) is first
     assert overall([]) is Verdict.NO_CLAIM
+
+
+# Steeper and flatter than Gaussian noise, bent as for sampled rounds, and with a jump as for single (ε, δ) pairs.
+LAWS = {
+    "inverse": lambda i: RATIO**-i,
+    "steep": lambda i: RATIO ** (-1.7 * i),
+    "flat": lambda i: RATIO ** (-0.6 * i),
+    "bent": lambda i: RATIO ** (-i - 0.01 * i * abs(i)),
+    "jump": lambda i: RATIO ** (-0.6 * i) * (2.0 if i < -15 else 1.0),
+    "none": lambda i: 0.0,
+}
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("wanted", [0.03, 0.6, 1.0, 1.3, 2.5, 40.0])
+@pytest.mark.parametrize("most", [0, MOST])
+def test_the_search_along_a_law_is_right_to_one_exponent_in_few_steps(law, wanted, most):
+    looked_at = []
+
+    def separation(exponent):
+        looked_at.append(exponent)
+        return law(exponent)
+
+    searched = first_separated(separation, wanted, most=most)
+    exact = next((i for i in range(LEAST, most + 1) if law(i) <= wanted), None)
+    if exact is None or searched is None:
+        assert searched is None or searched >= most
+        assert exact is None or exact >= most
+    else:
+        assert abs(searched - exact) <= 1
+    assert all(LEAST <= exponent <= most for exponent in looked_at)
+    assert len(looked_at) <= 10
+
+
+def test_no_separation_is_wanted_of_scores_without_any():
+    assert first_separated(lambda exponent: 1.0, 0.0) is None

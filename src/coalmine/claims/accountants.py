@@ -64,8 +64,7 @@ def gaussian_epsilon(schedule: Schedule, sampling: Sampling, delta: float, accou
                 "use the accountant rdp, or more noise"
             )
         return float(sampled_losses(event, pld_step(event, extent, coarser)).get_epsilon_for_delta(delta))
-    with quiet():
-        return float(new_accountant(accountant, neighbors, 0.0).compose(event).get_epsilon(delta))
+    return best_order_epsilon(event, neighbors, delta, dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, accountant)
 
 
 def gaussian_shift_of(event: Any) -> float | None:
@@ -89,22 +88,33 @@ def extent_of(event: Any, neighbors: Any, *, quickly: bool = False) -> float:
     """
     import dp_accounting as dp
 
-    def extent(orders: Sequence[float]) -> tuple[float, float]:
-        composed = dp.rdp.RdpAccountant(orders, neighbors).compose(event)
-        epsilon, order = composed.get_epsilon_and_optimal_order(1e-15)
+    if quickly:
+        with quiet():
+            return float(new_accountant("rdp", neighbors, orders=_WHOLE_ORDERS).compose(event).get_epsilon(1e-15))
+    # dp-accounting's default orders begin at 1.1, too far from 1 for an ε of several hundred.
+    orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
+    return best_order_epsilon(event, neighbors, 1e-15, orders, "rdp")
+
+
+def best_order_epsilon(event: Any, neighbors: Any, delta: float, orders: Sequence[float], accountant: str) -> float:
+    """Return the least ε of ``event`` at δ over all Rényi orders, by ``rdp`` or ``rdp-mironov``.
+
+    (α - 1) times the divergence is convex in the order α, so ε first falls and then rises in α: the best of all orders
+    lies next to the best whole one. Fractional orders take most of the time, so only those are tried.
+    """
+
+    def best_of(orders: Sequence[float]) -> tuple[float, float]:
+        composed = new_accountant(accountant, neighbors, orders=orders).compose(event)
+        epsilon, order = composed.get_epsilon_and_optimal_order(delta)
         return float(epsilon), float(order)
 
     with quiet():
-        largest, best = extent(_WHOLE_ORDERS)
-        if quickly:
-            return largest
-        # (α - 1) times the divergence is convex in the order α, so ε first falls and then rises in α: the best of all
-        # orders lies next to the best whole one. Fractional orders take most of the time.
+        _, best = best_of(_WHOLE_ORDERS)
         low = max((order for order in _WHOLE_ORDERS if order < best), default=1)
         high = min((order for order in _WHOLE_ORDERS if order > best), default=math.inf)
-        # dp-accounting's default orders begin at 1.1, too far from 1 for an ε of several hundred.
-        orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
-        return extent([order for order in orders if low <= order <= high])[0]
+        # The first order has the smallest divergence; one below δ² makes ε zero whatever the others say.
+        nearby = [order for order in orders if low <= order <= high or order == orders[0]]
+        return best_of(nearby)[0]
 
 
 def pld_step(event: Any, extent: float, coarser: int) -> float:
@@ -169,16 +179,21 @@ def deltas_of(losses: Any, epsilons: Floats) -> Floats:
     return largest
 
 
-def new_accountant(name: str, neighbors: Any, step: float) -> Any:
-    """Return a new dp-accounting accountant; ``step`` is that of `pld_step`."""
+def new_accountant(name: str, neighbors: Any, step: float = 0.0, orders: Sequence[float] | None = None) -> Any:
+    """Return a new dp-accounting accountant; ``step`` is that of `pld_step`, ``orders`` are those of Rényi."""
     import dp_accounting as dp
 
     if name == "pld":
         return dp.pld.PLDAccountant(neighbors, value_discretization_interval=step)
-    accountant = dp.rdp.RdpAccountant(neighboring_relation=neighbors)
+    accountant = dp.rdp.RdpAccountant(orders, neighbors)
     if name == "rdp-mironov":
-        orders = accountant._orders
-        accountant.get_epsilon = lambda delta: float((accountant._rdp - math.log(delta) / (orders - 1)).min())
+
+        def best(delta: float) -> tuple[float, float]:
+            epsilons = accountant._rdp - math.log(delta) / (accountant._orders - 1)
+            return float(epsilons.min()), float(accountant._orders[epsilons.argmin()])
+
+        accountant.get_epsilon_and_optimal_order = best
+        accountant.get_epsilon = lambda delta: best(delta)[0]
     return accountant
 
 

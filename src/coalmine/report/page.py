@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from coalmine import __version__
 from coalmine.claims import Claim
 from coalmine.errors import InputError, did_you_mean
-from coalmine.files import write_text
+from coalmine.files import write_text, write_whole
 from coalmine.methods import registry
 from coalmine.report import charts
 from coalmine.results import summary as words
@@ -52,6 +53,7 @@ Figures = dict[str, tuple[str, charts.Spec]]
 """Title and chart of each figure, by the name of its place in the page. Templates add those that they place."""
 
 # The section of a method: what its results say together, then its own template, or each of its results.
+_SECTIONS = "sections"
 _SUMMARY = "{% if results.summary %}<p>{{ results.summary }}</p>{% endif %}"
 _EVERY_RESULT = "{% for result in results.results %}{{ ui.result(loop.index, result) }}{% endfor %}"
 
@@ -150,12 +152,10 @@ def report(run: SavedRun, *, auditor: str = "", figures: Figures | None = None) 
 def method_section(results: MethodResults, figures: Figures, explorers: dict[str, Any]) -> Markup:
     """Return the results of a method by its own template, and add their figures and movable thresholds."""
     method = registry.find(results.method)
-    text = _EVERY_RESULT
-    if method.template is not None:  # in the package of the method, which may be a third party's
-        text = method.template.read_text(encoding="utf-8")
     ui = _TEMPLATES.get_template("ui.html.j2").make_module({"figures": figures, "explorers": explorers})
+    section = _TEMPLATES.get_template(f"{_SECTIONS}/{method.name}")
     # The template escapes whatever comes from outside, and must not be escaped again.
-    return Markup(_TEMPLATES.from_string(_SUMMARY + text).render(ui=ui, results=results, **method.section(results)))
+    return Markup(section.render(ui=ui, results=results, **method.section(results)))
 
 
 def model_card(run: SavedRun, *, auditor: str = "") -> str:
@@ -395,9 +395,43 @@ def metric_text(value: object) -> str:
 
 _FILES = Path(__file__).parent / "templates"
 
+
+def cache_file(name: str) -> Path:
+    """Return a file in the user's cache directory. One that cannot be read or written only costs time."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "coalmine" / name
+
+
+class _CompiledTemplates(jinja2.BytecodeCache):
+    """Templates compiled by an earlier process: compiling them takes longer than all the rest of a report.
+
+    Jinja ignores those of another version of itself, of Python or of the template.
+    """
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Read a compiled template, if there is one."""
+        with suppress(Exception):  # whatever is wrong with the file, the template is compiled again
+            bucket.bytecode_from_string(cache_file(f"template-{bucket.key}").read_bytes())
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write a compiled template."""
+        with suppress(InputError):
+            write_whole(
+                cache_file(f"template-{bucket.key}"), lambda path: path.write_bytes(bucket.bytecode_to_string())
+            )
+
+
+def section_text(name: str) -> str:
+    """Return the template of a method's section; its own is in its package, which may be a third party's."""
+    template = registry.find(name).template
+    return _SUMMARY + (_EVERY_RESULT if template is None else template.read_text(encoding="utf-8"))
+
+
 # Everything is escaped, unless it goes into Markdown, and unknown names are errors.
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_FILES),
+    loader=jinja2.ChoiceLoader(
+        [jinja2.FileSystemLoader(_FILES), jinja2.PrefixLoader({_SECTIONS: jinja2.FunctionLoader(section_text)})]
+    ),
+    bytecode_cache=_CompiledTemplates(),
     autoescape=lambda name: name is None or not name.endswith(".md.j2"),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
@@ -431,8 +465,7 @@ def _library() -> str:
     Bundling them takes two or three seconds, so the bundle is kept in the user's cache directory, by version. A cache
     that cannot be read or written is only slower.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    path = caches / "coalmine" / f"vega-{metadata.version('vl-convert-python')}.js"
+    path = cache_file(f"vega-{metadata.version('vl-convert-python')}.js")
     with suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
         digest, _, bundle = text.partition("\n")

@@ -43,6 +43,7 @@ LEAST, MOST = -130, 80
 
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
 _BENEFIT_OF_DOUBT = 2.0  # standard errors
+_REJECTS, _DETECTS = 2.0, 2.8  # standard errors beyond a claim that it rejects, and that it detects with 80% power
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 4_000  # the latter since power for dependent scores is slow to compute
 
 
@@ -160,8 +161,7 @@ def check_claim(
         canaries = scores.members.size + scores.observed.size
         guesses = most_powerful_guesses(canaries, whole, _curve(claim, HALF_THE_NOISE, copies), alpha)
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
-    p_value, power = tests.p_value(whole), tests.powers(whole, alpha)
-    detectable = detectable_share(lambda i: power(i, _truth(tests, claim, copies, RATIO**i, expected=expected)))
+    p_value, detectable = tests.p_value(whole), _detectable(tests, claim, copies, alpha, expected)
     at_most = estimate = needed = None
     if claim.has_noise:
         at_most, estimate = _noise_in_effect(tests, claim, copies, alpha)
@@ -218,17 +218,42 @@ def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
         return separation(np.log(curve.fpr((np.arange(2000) + 0.5) / 2000)), members)
 
 
+def _allowed(tests: ClaimTests, claim: Claim, copies: int) -> Callable[[int], float]:
+    """Return a function from an exponent to how far members can be separated with that share of the noise."""
+    members = _MOST_CANARIES if tests.nonmembers else tests.members  # the same measure as of the scores
+    return cache(lambda exponent: _separation(_curve(claim, RATIO**exponent, copies), members))
+
+
+def _detectable(
+    tests: ClaimTests, claim: Claim, copies: int, alpha: float, expected: float | None = None
+) -> float | None:
+    """Return the largest share of the noise that is told from all of it with the wanted power, or None."""
+    allowed, separated = _allowed(tests, claim, copies), _truth(tests, claim, copies, 1.0, expected=expected).mu
+    near: int | None = None
+    if separated > 0:
+        # Where the scores of Gaussian noise would be separated by so much that the test notices.
+        rest = separated**-2 - allowed(0) ** -2
+        needed = max(1e-9, (allowed(0) + _DETECTS * tests.standard_error) ** -2 - rest) ** -0.5
+        near = first_separated(allowed, needed, most=0)
+    power = tests.powers(_curve(claim, 1.0, copies), alpha)
+    return detectable_share(
+        lambda i: power(i, _truth(tests, claim, copies, RATIO**i, expected=expected)), near=near or 0
+    )
+
+
 def _noise_in_effect(tests: ClaimTests, claim: Claim, copies: int, alpha: float) -> tuple[float | None, float | None]:
     """Return the smallest share of the claimed noise that is rejected, and the share that the scores look like.
 
     The latter is that whose curve has as much area as the observed ROC curve. Each is None if there is no such share.
     """
-    members = _MOST_CANARIES if tests.nonmembers else tests.members  # the same measure as of the scores
-    likeliest = first_exponent(lambda i: _separation(_curve(claim, RATIO**i, copies), members) <= tests.separation)
-    rejected = tests.rejections(_curve(claim, 1.0, copies), alpha)
+    likeliest = first_separated(_allowed(tests, claim, copies), tests.separation)
     near = MOST if likeliest is None else likeliest
-    least = first_exponent(lambda i: rejected(i, _curve(claim, RATIO**i, copies)), near=near)
     estimate = RATIO**near if LEAST < near < MOST else None
+    # The test rejects about where the scores are separated by two standard errors more than the curve allows.
+    ratio = 1 - min(0.75, _REJECTS * tests.standard_error / max(tests.separation, 1e-9))
+    near -= round(math.log(ratio) / math.log(RATIO))
+    rejected = tests.rejections(_curve(claim, 1.0, copies), alpha)
+    least = first_exponent(lambda i: rejected(i, _curve(claim, RATIO**i, copies)), near=near)
     return None if least is None else RATIO**least, estimate
 
 
@@ -291,6 +316,42 @@ def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: i
     return normal and estimate.lower is not None and estimate.lower > claim.epsilon
 
 
+def first_separated(separation: Callable[[int], float], wanted: float, *, most: int = MOST) -> int | None:
+    """Return the smallest exponent at which curves separate members by at most so much; None if there is none.
+
+    For Gaussian noise in every round the separation is inverse to the noise, and for sampled rounds to a power of it:
+    each guess follows that law from the one before. A bisection looks at three times as many curves, which are slow to
+    compute. The answer may be off by one exponent.
+
+    Args:
+        separation: How far the curve of an exponent separates members; it falls with the exponent.
+        wanted: The separation.
+        most: The largest exponent to look at.
+
+    Example:
+        >>> first_separated(lambda exponent: 2.0 / RATIO**exponent, 1.0)
+        24
+    """
+    low, high, guess = LEAST - 1, most + 1, 0
+    law, before = 1.0, (0, 0.0)  # how fast ln separation falls, and where it was seen last
+    while wanted > 0 and high - low > 1:
+        excess = math.log(max(separation(guess), 1e-300) / wanted) / math.log(RATIO)
+        if excess > 0:
+            low = guess
+        else:
+            high = guess
+        if guess != before[0]:
+            law = max(0.1, (excess - before[1]) / (before[0] - guess))
+        before, missing = (guess, excess), excess / law
+        guess += math.ceil(missing)
+        if -1 < missing < 1:
+            high = guess
+            break
+        if not low < guess < high:  # the law does not hold here
+            guess = (low + high) // 2
+    return high if high <= most else None
+
+
 def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = MOST) -> int | None:
     """Return the smallest exponent for which a condition holds that holds for all larger ones too; None if for none.
 
@@ -307,7 +368,7 @@ def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = M
     """
     holds = cache(holds)
     low = high = min(near, most)
-    step = 4
+    step = 2
     while holds(low):
         if low == LEAST:
             return LEAST
@@ -334,17 +395,18 @@ def rejected_share(p_value: Callable[[int], float], alpha: float, *, near: int =
     return None if exponent is None else RATIO**exponent
 
 
-def detectable_share(power: Callable[[int], float]) -> float | None:
+def detectable_share(power: Callable[[int], float], *, near: int = _NEAR) -> float | None:
     """Return the largest share, at most 1, that is told from the claim with the wanted power; None if there is none.
 
     Args:
         power: Probability to detect a share, by exponent.
+        near: Exponent at which to start.
 
     Example:
         >>> round(detectable_share(lambda exponent: 1 - RATIO**exponent / 2), 2)  # 80% power at a share of 0.4
         0.4
     """
-    missed = first_exponent(lambda i: power(i) < POWER, near=_NEAR, most=0)
+    missed = first_exponent(lambda i: power(i) < POWER, near=near, most=0)
     return None if missed == LEAST else RATIO ** ((0 if missed is None else missed) - 1)
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from coalmine.simulation.settings import TrainingSettings
 
 QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
-_LIVE = 20  # how often along a training audits say what they see so far
+_LIVE = 10  # how often along a training audits say what they see so far
 
 # Called with the number of a round and what is known after it, by name.
 Watch = Callable[[int, Mapping[str, float]], object]

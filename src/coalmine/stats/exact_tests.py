@@ -1,4 +1,4 @@
-"""Tests of what the checks look at, with valid p-values: noise, its seed, who took part, and guesses about fair coins.
+"""Is what a check saw possible under the claim? Exact p-values of noise, its seed, who took part, and single guesses.
 
 The tests for missing, repeated and copied noise rest on a lemma of docs/checks.md. Let x = s + g, where g has
 independent normal entries of variance at least 1 and is independent of s. In a subspace of k dimensions that is fixed

@@ -1,4 +1,4 @@
-"""Null distributions: the known distribution of a held-out canary's score.
+"""How does a held-out canary score? The null: the distribution of its score where that is known in closed form.
 
 With a known null the false positive rate is computed instead of counted, so the bound on ε is not limited by the
 number of held-out canaries (the ``exact-null`` estimator).

@@ -1,4 +1,4 @@
-"""Bounds and tests from a single training run with many canaries, each inserted by its own coin flip.
+"""How much ε do scores prove that may influence one another? Lower bounds from one run's coin flips, and their tests.
 
 The scores may depend on one another in any way, since only the coin flips need to be independent (Steinke, Nasr &
 Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024). docs/proofs.md has the proof of the test of a claim.

@@ -1,5 +1,6 @@
-"""Tests of a privacy claim at ranks fixed before the scores were seen, each with a valid p-value.
+"""Which single tests are made of a claim? Those at ranks fixed before the scores were seen, each with its p-value.
 
+The claim test (`claim_tests`) and the lower bounds (`simultaneous_bound`) are both made of them.
 Which ranks are tested depends on the numbers of canaries only, never on the scores: that is what makes the tests valid.
 Theorems 1, 2 and 4, which the p-values rest on, are proved in docs/proofs.md.
 """

@@ -1,4 +1,4 @@
-"""Bounds and tests that hold no matter when one looks: betting against a claim.
+"""How much ε is proved so far, while trials still come in? A lower bound at every moment, by betting against claims.
 
 Trials come one after another, each with its own fair coin. Before each trial, a gambler who has seen the earlier ones
 bets on the coin, at odds that do not pay if the claim is true. The wealth then reaches 1/α, ever, with a probability of

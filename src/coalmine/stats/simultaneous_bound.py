@@ -1,4 +1,4 @@
-"""Lower bounds on ε that hold for all of their thresholds at once. Proofs are in docs/proofs.md.
+"""How much ε do independent scores prove? Lower bounds that hold for all thresholds at once; proofs in docs/proofs.md.
 
 A claim (a trade-off curve) is put to a few tests at ranks that were fixed before the scores were seen. Each has an
 exact p-value under the least favorable pair of score distributions that the claim allows. The significance is divided

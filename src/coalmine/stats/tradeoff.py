@@ -1,4 +1,4 @@
-"""Privacy claims as trade-off curves, and the probability of observed counts under a claim.
+"""What does a claim allow? Privacy claims as trade-off curves, and the probability of observed counts under them.
 
 A claim limits the true positive rate that any attack can reach at a given false positive rate (Dong, Roth & Su, 2019).
 All curves here are symmetric: they hold with members and non-members swapped, as for every add-or-remove guarantee.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.simulation.data import NAMES, load
+from coalmine.simulation.data import NAMES, _read, load
 from coalmine.simulation.data.splitting import repartition
 
 needs_data = pytest.mark.skipif("COALMINE_DATA" not in os.environ, reason="COALMINE_DATA names no directory of data")
@@ -75,6 +75,15 @@ def test_digits_need_no_file_and_have_no_users():
             load("digits", partition=partition)
 
 
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    (columns,) = _read("digits", {})
+    expected = load_digits()
+    np.testing.assert_array_equal(columns.inputs[:, 0] * 16, expected.images)
+    np.testing.assert_array_equal(columns.labels, expected.target)
+
+
 def test_a_pool_of_digits_is_set_aside_as_clients_like_the_others():
     splits = load("digits", partition="dirichlet:1/30", test_fraction=0.2, pool_fraction=0.1)
     rows = [set(part.indices.tolist()) for part in (splits.train, splits.test, splits.pool)]
@@ -111,14 +120,14 @@ def test_an_option_that_does_not_apply_raises(name, option, message):
     ("name", "clients", "shape", "classes"),
     [
         ("mnist", (539, 297), (1, 28, 28), 10),
-        ("svhn", (100, 25), (3, 32, 32), 10),
+        pytest.param("svhn", (100, 25), (3, 32, 32), 10, marks=pytest.mark.slow),
         ("shakespeare", (1269, 141), (80,), 75),
         pytest.param("fashion-mnist", (100, 25), (1, 28, 28), 10, marks=pytest.mark.slow),
         pytest.param("cifar10", (100, 20), (3, 32, 32), 10, marks=pytest.mark.slow),
         pytest.param("stackexchange", (3236, 360), (20,), 10_000, marks=pytest.mark.slow),
         pytest.param("ubuntu-irc", (7316, 813), (20,), 10_000, marks=pytest.mark.slow),
         pytest.param("scotus", (8346, 927), (20,), 10_000, marks=pytest.mark.slow),
-        ("sent140", (37_644, 4183), (25,), 2),
+        pytest.param("sent140", (37_644, 4183), (25,), 2, marks=pytest.mark.slow),
     ],
 )
 def test_every_named_set_has_its_users(name, clients, shape, classes):

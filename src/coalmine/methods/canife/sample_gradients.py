@@ -202,7 +202,9 @@ def input_derivative(rows: Tensor, leaf: Tensor, weights: Tensor) -> Tensor:
     """Return the derivative of Σ ⟨rows, weights⟩ with respect to ``leaf``, from which ``rows`` were computed."""
     derivative = None
     if rows.requires_grad:
-        (derivative,) = torch.autograd.grad(rows, leaf, weights, allow_unused=True)
+        # As one number: for a whole tensor, torch would first spend a second on importing symbolic algebra.
+        value = torch.dot(rows.flatten(), weights.flatten())
+        (derivative,) = torch.autograd.grad(value, leaf, allow_unused=True)
     if derivative is None:
         raise InputError(
             "the model's loss does not depend on its inputs, or only through whole numbers, so no sample can be "

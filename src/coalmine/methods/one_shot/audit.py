@@ -194,9 +194,7 @@ class OneShot(Audit):
         self._knows_rounds = self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
         takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
         self._evidence = SCORES[self.score](self._canaries.dense, **takes_part)
-        self._in_tensors: StrataEvidence | None = None
-        if self._canaries.strata:
-            self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
+        self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
         # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
         self._weights = scale
         if noise is not None:
@@ -400,8 +398,7 @@ class OneShot(Audit):
                 )
             terms: Any = {"shift": shift, "rate": self._rates[round], "ends_epoch": ends_epoch}
             self._evidence.add(change, length, due=self._due[: self._canaries.dense.count], **terms)
-            if self._in_tensors is not None:
-                self._in_tensors.add(change, due=self._due, **terms)
+            self._in_tensors.add(change, due=self._due, **terms)
         elif ends_epoch:
             self._evidence.end_epoch()
         self._observed[round] = True
@@ -558,7 +555,7 @@ class OneShot(Audit):
             expected=separation,
         )
         test, cautions = normality(inserted, "inserted")
-        if self._in_tensors is not None:
+        if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
@@ -679,8 +676,7 @@ class OneShot(Audit):
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
         state |= {"due": np.array(self._due), "before": np.array(previous)}
-        state |= self._evidence.state() | self._checks.state()
-        return state if self._in_tensors is None else state | self._in_tensors.state()
+        return state | self._evidence.state() | self._checks.state() | self._in_tensors.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
@@ -689,8 +685,7 @@ class OneShot(Audit):
         self._due = np.array(state["due"])
         self._previous = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
-        if self._in_tensors is not None:
-            self._in_tensors.restore(state)
+        self._in_tensors.restore(state)
         self._checks.restore(state)
         self._finished = False
 

@@ -116,7 +116,7 @@ class StrataEvidence:
     """What releases say about the canaries of each stratum.
 
     Args:
-        strata: The strata.
+        strata: The strata; there may be none.
         members: Which of all canaries are inserted.
         view: What the adversary sees.
         participation: When canaries take part.
@@ -127,7 +127,7 @@ class StrataEvidence:
         self, strata: Sequence[Stratum], members: Bools, view: View, *, participation: Sampling, shared_rounds: bool
     ) -> None:
         self._strata, self._members = strata, members
-        self._coordinates = np.concatenate([stratum.coordinates for stratum in strata])
+        self._coordinates = np.concatenate([np.zeros(0, np.int64), *(stratum.coordinates for stratum in strata)])
         sizes = np.array([len(stratum.coordinates) for stratum in strata])
         self._starts = np.cumsum(sizes) - sizes
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
@@ -139,6 +139,8 @@ class StrataEvidence:
 
     def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
         """Process a release; see `Score.add`."""
+        if not self._strata:
+            return
         taken = on(CPU, change[on(change.device, self._coordinates)])
         lengths = np.sqrt(np.add.reduceat(np.square(taken, dtype=np.float64), self._starts)).tolist()
         for stratum, score, start, length in zip(self._strata, self._scores, self._starts, lengths, strict=True):
