@@ -79,7 +79,7 @@ def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_le
 
 
 @pytest.mark.parametrize(
-    "name", ["local", "text", *(pytest.param(n, marks=pytest.mark.slow) for n in ("digits", "images", "all"))]
+    "name", ["local", *(pytest.param(n, marks=pytest.mark.slow) for n in ("text", "digits", "images", "all"))]
 )
 def test_the_file_of_each_preset_runs(name, run, tmp_path, monkeypatch):
     # Composing rounds takes seconds, and tests of its own.

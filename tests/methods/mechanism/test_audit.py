@@ -72,7 +72,7 @@ def test_negative_noise_and_no_canaries_are_errors():
         check_mechanism(lambda total: total, dim=1)
 
 
-@pytest.mark.parametrize("calls", [None, 16, 0])
+@pytest.mark.parametrize("calls", [None, 16, pytest.param(0, marks=pytest.mark.slow)])
 def test_the_battery_counts_for_the_power_that_is_stated(calls):
     """40 canaries say too little about ε = 2, and so do 16 calls; the battery with its default calls says enough."""
     rng, claim = np.random.default_rng(0), claims.Claim(epsilon=2.0, delta=1e-5)
