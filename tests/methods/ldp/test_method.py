@@ -12,7 +12,7 @@ from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
 from coalmine.methods.ldp.method import summary
 from coalmine.report.page import method_section
-from coalmine.results.io import write_method_results
+from coalmine.results.io import write_scores
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
@@ -48,7 +48,7 @@ def test_there_is_a_result_for_each_adversary_claim_and_view(audited):
 
 
 def test_scores_are_saved_for_each_result(audited, tmp_path):
-    write_method_results(audited, tmp_path)
+    write_scores(audited.results, tmp_path)
     result = audited.results[4]
     with np.load(tmp_path / f"scores-{result.file_stem}.npz", allow_pickle=False) as scores:
         assert scores["members"].size + scores["nonmembers"].size == 2 * 300
