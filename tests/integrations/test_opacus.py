@@ -169,10 +169,10 @@ def _clips_all_but_a_bias(norms):
 @pytest.mark.parametrize(
     ("clips", "seen"),
     [
-        (lambda norms: [1.0, 1.0, 1.0, 1.0], "5 clip norms still had 5 in step 0"),
-        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "5 clip norms still had 2 in step 0"),
-        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "still had 1.55 in step 0"),
-        (_clips_all_but_a_bias, "in parameter 3 still had 5 in step 4"),
+        (lambda norms: [1.0, 1.0, 1.0, 1.0], "moved by 5 times"),
+        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "moved by 2 times"),
+        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "moved by 1.55 times"),
+        (_clips_all_but_a_bias, "5 clip norms in parameter 3 was clipped to max_grad_norm = 0.5 in step 4"),
     ],
     ids=["nothing", "twice", "each-tensor", "not-a-bias"],
 )
@@ -191,6 +191,7 @@ def test_missing_clipping_is_seen_in_the_step_that_tests_it(clips, seen):
     for result in audit.results(delta=1e-5):
         [finding] = [finding for finding in result.bugs if finding.check == "clipping"]
         assert seen in finding.sentence
+        assert "what the clip norm allows when one example with a gradient of 5 clip norms" in finding.sentence
         assert finding.p_value == 0
 
 

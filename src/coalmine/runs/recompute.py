@@ -2,10 +2,9 @@
 
 ``coalmine check`` never reads a stored bound, p-value or verdict. Each method computes its own results again from their
 scores, arrays and terms (`coalmine.methods.method.Method.recompute`), with δ and confidence from ``config.toml``.
-Checks of a training are made again from what they saw. What else was found in passing, such as by replay, and what
-cannot be recomputed is guarded by the manifest. Stored numbers, verdicts, claims and findings that differ from the
-recomputed ones, and results that the settings ask for but that are missing, are differences: the gate fails on them.
-Sentences are not compared.
+Findings of checks follow again from what these counted and measured. What cannot be recomputed is guarded by the
+manifest. Stored numbers, verdicts, claims and findings that differ from the recomputed ones, and results that the
+settings ask for but that are missing, are differences: the gate fails on them. Sentences are not compared.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ import pytest
 
 from coalmine import claims
 from coalmine.errors import InputError
-from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism
+from coalmine.methods.mechanism.method import MechanismMethod
 from coalmine.results.result import Result
 from coalmine.results.verdict import APPLICATION
 from coalmine.stats import sigma_gaussian
@@ -84,5 +84,5 @@ def test_the_battery_counts_for_the_power_that_is_stated(calls):
     if calls is None:
         half = float(epsilon_gaussian(sigma / 2, 1e-5))
         assert claim.epsilon / result.claim_test.detectable_noise == pytest.approx(half)
-    again = recomputed_from_canaries(result)
+    again = MechanismMethod.recompute(result, [])
     assert again.claim_test == result.claim_test
