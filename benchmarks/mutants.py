@@ -257,7 +257,7 @@ class Suite:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
         """Tell Hypothesis not to look for the simplest failure: any will do."""
-        profile = settings.get_profile("coalmine")
+        profile = settings.get_profile("day")
         settings.register_profile("mutants", profile, phases=(Phase.explicit, Phase.generate))
         settings.load_profile("mutants")
 
@@ -451,6 +451,8 @@ def main() -> None:
         arguments = [
             "-q",
             "-s",
+            "-m",
+            "not slow",
             "--disable-warnings",
             "-p",
             "no:cacheprovider",

@@ -1,17 +1,25 @@
 """Settings that all tests share."""
 
+from functools import partial
+
 import pytest
 from hypothesis import settings
 
 from coalmine.cli import main as cli
 from coalmine.runs.running import run as run_settings
 from coalmine.runs.settings import run_from_text
+from coalmine.stats.claim_tests import RankSum
 from finished_runs import EVERY_METHOD, ONE_METHOD
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary  # noqa: F401
 
 # Machines are noisy: nothing is asserted about time. The same examples every time: a red test is red everywhere.
-settings.register_profile("coalmine", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("coalmine")
+settings.register_profile("day", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("all", deadline=None, derandomize=True, max_examples=100)
+
+
+def pytest_configure(config):
+    """Try a few examples of each property by day, and more with the slow tests."""
+    settings.load_profile("day" if config.option.markexpr == "not slow" else "all")
 
 
 @pytest.fixture
@@ -29,6 +37,15 @@ def run(monkeypatch, capsys):
         return code, out, err
 
     return call
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """199 draws instead of 4,999: a Monte Carlo test keeps its level with any number of draws.
+
+    A least favorable pair that is too favorable, or a level that is spent twice, raises the rate with either.
+    """
+    monkeypatch.setattr("coalmine.stats.claim_tests.RankSum", partial(RankSum, draws=199))
 
 
 @pytest.fixture(scope="session")

@@ -17,18 +17,18 @@ NEEDS = {"opacus": "opacus", "flower": "flwr", "integrations": "nvflare"}
 @pytest.mark.parametrize(
     ("page", "least"),
     [
-        ("simulation", 15),
+        pytest.param("simulation", 15, marks=pytest.mark.slow),
         ("estimators", 15),
         ("claims", 8),
         ("one-shot", 10),
-        ("checks", 25),
+        pytest.param("checks", 25, marks=pytest.mark.slow),
         ("runs", 6),
         ("canife", 18),
         ("ldp", 8),
-        ("secret-sharer", 12),
+        pytest.param("secret-sharer", 12, marks=pytest.mark.slow),
         ("own-loop", 15),
-        ("opacus", 12),
-        ("flower", 30),
+        pytest.param("opacus", 12, marks=pytest.mark.slow),
+        pytest.param("flower", 30, marks=pytest.mark.slow),
         ("integrations", 8),
     ],
 )

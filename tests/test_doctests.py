@@ -31,7 +31,13 @@ def imported(name):
         raise
 
 
-@pytest.mark.parametrize("name", [*modules_with_examples()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.endswith((".flower.replay", ".opacus.replay")) else name
+        for name in modules_with_examples()
+    ],
+)
 def test_examples_print_what_they_show(name, tmp_path, monkeypatch):
     module = imported(name)
     monkeypatch.chdir(tmp_path)

@@ -34,6 +34,7 @@ def test_the_plain_loop_makes_three_calls():
     assert loop.audited_training(bug="no-clipping").refuted
 
 
+@pytest.mark.slow
 def test_the_opacus_script(tmp_path, monkeypatch, capsys):
     pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
     out = tmp_path / "run"

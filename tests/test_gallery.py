@@ -66,7 +66,13 @@ def test_every_notebook_is_listed_in_the_gallery_and_on_the_site():
     )
 
 
-@pytest.mark.parametrize("bug", planted_bugs.BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, id=bug.name, marks=[pytest.mark.slow] * (number > 2))
+        for number, bug in enumerate(planted_bugs.BUGS)
+    ],
+)
 def test_planted_bugs_are_caught(bug):
     assert bug.audited().verdict is Verdict.REFUTED
 

@@ -11,12 +11,26 @@ import coalmine
 HEAVY = ("torch", "altair", "dp_accounting", "scipy", "numpy", "rich", "pydantic", "sklearn")
 
 
-@pytest.mark.parametrize("code", ["import coalmine", "import coalmine.cli", "import coalmine.claims"])
-def test_importing_loads_nothing_heavy(code):
-    heavy = HEAVY if code == "import coalmine" else HEAVY[:3]
-    check = f"{code}, sys; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+# In this order in one process: what each of them must not have loaded.
+LAZY = [
+    ("import coalmine", HEAVY),
+    ("import coalmine.stats", ("torch", "scipy.stats")),
+    ("import coalmine.claims", ("torch", "altair", "dp_accounting")),
+    ("import coalmine.simulation.data, coalmine.protocol", ("torch", "sklearn")),
+    (
+        "from coalmine.methods import registry; [registry.get(method.name) for method in registry.runnable()]",
+        ("torch", "altair"),
+    ),
+    ("import coalmine.cli", ("torch", "altair", "dp_accounting")),
+]
+
+
+def test_importing_loads_nothing_heavy():
+    check = "import sys\n"
+    for code, heavy in LAZY:
+        check += f"{code}\nprint([name for name in {heavy!r} if name in sys.modules])\n"
+    loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
+    assert dict(zip([code for code, _ in LAZY], loaded.splitlines(), strict=True)) == {code: "[]" for code, _ in LAZY}
 
 
 def test_help_loads_nothing_heavy():
@@ -27,12 +41,6 @@ def test_help_loads_nothing_heavy():
     assert found.stdout.strip().endswith("[]")
 
 
-def test_the_statistics_never_load_torch_nor_the_slow_parts_of_scipy():
-    check = "import coalmine.stats, sys; print([m for m in ('torch', 'scipy.stats') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
-
-
 def test_every_public_name_resolves_and_has_a_docstring():
     for name in coalmine.__all__:
         assert getattr(coalmine, name).__doc__, name
@@ -41,13 +49,6 @@ def test_every_public_name_resolves_and_has_a_docstring():
             if name.startswith("_") or not str(getattr(value, "__module__", "")).startswith("coalmine."):
                 continue
             assert value.__doc__ or not isinstance(value, type | types.FunctionType), name
-
-
-def test_data_never_loads_torch_nor_scikit_learn():
-    check = "import coalmine.simulation.data, coalmine.protocol, sys\n"
-    check += "print([m for m in ('torch', 'sklearn') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coalmine.config.settings import Settings, accepted, toml_value
-from coalmine.runs.settings import TRAINING, all_tables, table_settings
+from coalmine.runs.settings import TRAINING, table_types
 from coalmine.simulation.settings import TrainingSettings
 
 _HEAD = """# Settings
@@ -20,8 +20,8 @@ def reference() -> str:
     """Return ``docs/config.md``: every table and key with default and meaning."""
     parts = [_HEAD]
     plain = {path: value for path, _, value in TrainingSettings().walk()}
-    for name in all_tables():
-        defaults = table_settings(name)()
+    for name, kind in table_types().items():
+        defaults = kind()
         if name == TRAINING or not isinstance(defaults, TrainingSettings):
             parts += _section("##", name, defaults)
             continue

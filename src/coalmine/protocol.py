@@ -19,9 +19,9 @@ from coalmine.errors import InputError, check_count, check_kind, check_nonnegati
 from coalmine.vectors import AnyVector, dot, flat
 
 if TYPE_CHECKING:
+    from coalmine.checks import Replay
     from coalmine.claims import Claim, Sampling
     from coalmine.results.result import Result
-    from coalmine.results.verdict import Finding
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_audits", "checked_contribution"]
 
@@ -186,8 +186,8 @@ class Audit:
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record the clients, or the number of clients, that took part in a round, of ``available`` ones."""
 
-    def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
-        """Record a check that the training made by itself, and its findings."""
+    def add_replay(self, check: str, replay: Replay) -> None:
+        """Record a replay that the training made by itself as a check of this name, in place of an earlier one."""
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """Return what to add to a round's sum, or None.

@@ -93,6 +93,7 @@ def test_a_mechanism_without_noise_fails():
         assert_private(lambda total: total, epsilon=1.0, dim=4000, canaries=200, calls=50)
 
 
+@pytest.mark.slow
 def test_half_the_noise_of_a_promise_of_2_fails():
     with pytest.raises(AssertionError):
         assert_private(noisy(sigma_gaussian(2.0, 1e-5) / 2), epsilon=2.0, dim=4000, calls=100)
@@ -125,7 +126,7 @@ def local_gaussian(sigma, *, bare=None, every=None):
 LOCAL_SIGMA = 2 * sigma_gaussian(1.0, 1e-5)
 
 
-@pytest.mark.parametrize("bug", [{"bare": 3}, {"every": 10}])
+@pytest.mark.parametrize("bug", [{"bare": 3}, pytest.param({"every": 10}, marks=pytest.mark.slow)])
 def test_local_noise_that_is_missing_in_one_place_or_report_fails(bug):
     assert_locally_private(local_gaussian(LOCAL_SIGMA), epsilon=1.0, delta=1e-5, dim=40, trials=1000)
     with pytest.raises(AssertionError, match="ε = 1 at δ = 1e-05 is refuted"):
@@ -180,6 +181,7 @@ def test_a_delta_above_the_rate_is_refused_since_all_may_be_revealed_at_once():
         assert_private(reveals, epsilon=0.0, delta=0.01, dim=500, canaries=20, false_alarm_rate=0.01)
 
 
+@pytest.mark.slow
 def test_right_mechanisms_fail_no_more_often_than_stated():
     """At a rate of 20%, of mechanisms that keep ε = 1 and no less: 3.2 deviations beyond it are the most."""
     rng, chance = np.random.default_rng(4), np.exp(1) / (1 + np.exp(1))

@@ -9,9 +9,10 @@ from scipy import special
 
 from coalmine.checks import noise_attacks
 from coalmine.checks import transcript as transcript_module
-from coalmine.checks.noise_attacks import CHECKS, Attack, check_noise
+from coalmine.checks.noise_attacks import CHECKS, attack_with, check_noise
 from coalmine.checks.transcript import call_often, default_calls
 from coalmine.layers import Layers
+from coalmine.results.verdict import Check
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.exact_tests import guess_seed
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
@@ -26,7 +27,8 @@ def normal(seed=0):
 
 
 def findings(mechanism, **options):
-    return check_noise(mechanism, **{"dim": DIM, "claim": CLAIM, "calls": 200} | options)
+    options = {"dim": DIM, "claim": CLAIM, "calls": 200} | options
+    return check_noise(mechanism, **options).findings(options["claim"])
 
 
 def repeated():
@@ -174,7 +176,7 @@ def test_the_rate_of_false_alarms_is_at_most_the_stated_one():
     def alarm(seed):
         draw = normal(seed)
         options = {"dim": 60, "calls": 60, "rate": 0.2, "seed": seed}
-        return bool(check_noise(lambda total: total + draw(60), claim=CLAIM, **options))
+        return bool(findings(lambda total: total + draw(60), **options))
 
     assert sum(alarm(seed) for seed in range(40)) <= 15
 
@@ -207,8 +209,9 @@ def test_an_attack_sees_no_coin_of_a_test_call():
 def test_values_are_guessed_where_the_noise_is_predicted():
     record, claim = call_often(lambda total: total, dim=50, calls=16, seed=0), ApproximateDP(10.0, 1e-5)
     zeros = np.zeros(record.coins.size)
-    assert noise_attacks._p_value(Attack("blind", "", zeros, scale=zeros), record, claim) < 1e-30
-    assert noise_attacks._p_value(Attack("blind", "", zeros, scale=zeros + 1), record, claim) == 1
+    exact, coarse = (attack_with(record, Check.FRESH, "", scores=zeros, scale=zeros + scale) for scale in (0, 1))
+    assert exact.p_value(claim) < 1e-30
+    assert coarse.p_value(claim) == 1
 
 
 @pytest.mark.parametrize(("scale", "gain"), [(1.0, 1.0), (1 / 32, 1 / 32), (-2.0, -2.0)])
@@ -266,7 +269,7 @@ def test_the_simplest_explanation_is_named(dim, calls, causes):
     refuted = 0
     for (cause, share), seed in itertools.product(causes, range(2 if dim < 1000 else 1)):
         mechanism, name = weak_where(cause, share, dim, calls, seed)
-        named = check_noise(mechanism, dim=dim, claim=GaussianDP(1.0), noise_multiplier=1.0, calls=calls, seed=seed)
+        named = findings(mechanism, dim=dim, claim=GaussianDP(1.0), noise_multiplier=1.0, calls=calls, seed=seed)
         refuted += len(named)
         assert all(finding.sentence.startswith(name) for finding in named), (cause, share, seed, named)
         if named and cause == "block":
@@ -287,7 +290,7 @@ def test_a_weak_block_is_named_beside_noise_that_is_too_small_everywhere():
     def noisy(total):
         return total + 0.5 * rng.standard_normal(total.size) * np.where(np.arange(total.size) < 50, 0.3, 1)
 
-    (finding,) = check_noise(noisy, dim=500, claim=GaussianDP(1.0), noise_multiplier=1.0, calls=200)
+    (finding,) = findings(noisy, dim=500, claim=GaussianDP(1.0), noise_multiplier=1.0, calls=200)
     assert finding.check == "size of the noise"
     assert "0.5 of the 1 that Gaussian noise takes" in finding.sentence
     assert "Besides: Coordinates 0–49 carry 0.3 of the noise of the others" in finding.sentence
@@ -315,7 +318,7 @@ def test_two_coordinates_with_the_same_noise_are_named(seed):
         noise[23] = noise[7]
         return total + noise
 
-    (finding,) = check_noise(shared, dim=100, claim=GaussianDP(1.0), calls=400, seed=seed)
+    (finding,) = findings(shared, dim=100, claim=GaussianDP(1.0), calls=400, seed=seed)
     assert finding.sentence.startswith("2 of 100 coordinates share their noise")
     assert "coordinate 7 with 23" in finding.sentence
 
@@ -323,7 +326,7 @@ def test_two_coordinates_with_the_same_noise_are_named(seed):
 @pytest.mark.parametrize("signs", [[1, -1], [1, 1, 1]])
 def test_one_draw_for_two_or_three_coordinates_is_named(signs):
     rng = np.random.default_rng(0)
-    (finding,) = check_noise(
+    (finding,) = findings(
         lambda total: total + rng.normal() * np.array(signs), dim=len(signs), claim=GaussianDP(1.0), calls=1000
     )
     assert "share their noise with another one" in finding.sentence
@@ -337,7 +340,7 @@ def test_a_shared_pair_does_not_hide_that_the_noise_is_too_small_everywhere():
         noise[23] = noise[7]
         return total + noise
 
-    (finding,) = check_noise(shared, dim=100, claim=GaussianDP(1.0), calls=400, noise_multiplier=1.0)
+    (finding,) = findings(shared, dim=100, claim=GaussianDP(1.0), calls=400, noise_multiplier=1.0)
     assert finding.sentence.startswith("The noise is too small everywhere")
     assert "Besides: 2 of 100 coordinates share" in finding.sentence
 
@@ -368,9 +371,9 @@ def test_samplers_in_single_precision_may_draw_a_value_twice():
 
 
 def test_the_attacks_share_one_false_alarm_rate():
-    assert len({attack for attack, _ in noise_attacks._ATTACKS}) == 8
+    assert len({attack for attack, _ in noise_attacks._ATTACKS}) == 9
     shares = [share for _, share in noise_attacks._ATTACKS]
-    assert sum(shares) + noise_attacks._SIZE_SHARE == pytest.approx(1.0, abs=1e-12)
+    assert sum(shares) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e10, 1e100, 1e200])

@@ -243,7 +243,7 @@ def warned(result, words):
     return any(words in finding.sentence for finding in result.findings if not finding.refutes)
 
 
-@pytest.mark.parametrize("z", [0.3, 4.0])
+@pytest.mark.parametrize("z", [pytest.param(0.3, marks=pytest.mark.slow), 4.0])
 @pytest.mark.parametrize("make", [*IN_THE_STATE, *FEW_VALUES, *OTHERS])
 def test_an_unusual_correct_release_is_not_refuted(make, z):
     """False-alarm probability at most 0.1% each, once for this seed."""

@@ -8,13 +8,8 @@ import pytest
 
 from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
-from coalmine.checks.update_noise import (
-    NOISE_CHECKS,
-    NoiseRecord,
-    largest_roundings,
-    noise_findings,
-    shape_findings,
-)
+from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings, shape_findings
+from coalmine.checks.update_record import NoiseRecord, largest_roundings
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers

@@ -118,12 +118,15 @@ def test_an_empty_array_before_the_others_hides_nothing():
     assert "examples" in only_finding(audited(arrays, examples=lambda number: 10 + 200 * (number == 0))).sentence
 
 
+@pytest.mark.slow
 def test_an_integer_counter_of_batch_norm_is_named():
     finding = only_finding(audited(model(num_batches_tracked=np.array(7))))
     assert "num_batches_tracked" in finding.sentence
 
 
-@pytest.mark.parametrize("inner", [pytest.param(FedAdam, marks=pytest.mark.slow), FedAvgM, FedMedian])
+@pytest.mark.parametrize(
+    "inner", [pytest.param(FedAdam, marks=pytest.mark.slow), pytest.param(FedAvgM, marks=pytest.mark.slow), FedMedian]
+)
 def test_noise_that_does_not_cover_an_optimizer_or_a_median_refutes(inner):
     def build(**settings):
         more = {"server_momentum": 0.9} if inner is FedAvgM else {}
@@ -138,12 +141,14 @@ def test_nodes_that_never_reply_refute():
     assert any("at most" in finding.sentence for finding in result.bugs)
 
 
+@pytest.mark.slow
 def test_reordered_arrays_are_named_only_where_a_client_sends_them():
     alike = {"weight": model()["weight"], "second": 1 + model()["weight"]}
     result = audited(alike, change=lambda number, arrays: dict(reversed(arrays.items())) if number == 0 else arrays)
     assert any("another order" in finding.sentence for finding in result.bugs)
 
 
+@pytest.mark.slow
 def test_a_nan_is_named_once_a_client_has_sent_it():
     def with_nan(number, arrays):
         bias = np.array(arrays["bias"].numpy())

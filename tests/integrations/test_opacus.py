@@ -116,7 +116,9 @@ def test_empty_batches_are_ordinary_steps():
 
 # False-alarm rate of a correct training: at most 5%. Its bounds are far below the claim.
 @pytest.mark.parametrize(
-    ("kind", "refuted"), [(None, False), (HalfNoise, True), (NoNoise, True), (NoClipping, True)], ids=str
+    ("kind", "refuted"),
+    [(None, False), (HalfNoise, True), pytest.param(NoNoise, True, marks=pytest.mark.slow), (NoClipping, True)],
+    ids=str,
 )
 def test_a_correct_training_is_not_refuted_and_one_with_a_bug_is(kind, refuted):
     private = Private(kind=kind)
@@ -167,10 +169,10 @@ def _clips_all_but_a_bias(norms):
 @pytest.mark.parametrize(
     ("clips", "seen"),
     [
-        (lambda norms: [1.0, 1.0, 1.0, 1.0], "5 clip norms still had 5 in step 0"),
-        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "5 clip norms still had 2 in step 0"),
-        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "still had 1.55 in step 0"),
-        (_clips_all_but_a_bias, "in parameter 3 still had 5 in step 4"),
+        (lambda norms: [1.0, 1.0, 1.0, 1.0], "moved by 5 times"),
+        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "moved by 2 times"),
+        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "moved by 1.55 times"),
+        (_clips_all_but_a_bias, "5 clip norms in parameter 3 was clipped to max_grad_norm = 0.5 in step 4"),
     ],
     ids=["nothing", "twice", "each-tensor", "not-a-bias"],
 )
@@ -189,6 +191,7 @@ def test_missing_clipping_is_seen_in_the_step_that_tests_it(clips, seen):
     for result in audit.results(delta=1e-5):
         [finding] = [finding for finding in result.bugs if finding.check == "clipping"]
         assert seen in finding.sentence
+        assert "what the clip norm allows when one example with a gradient of 5 clip norms" in finding.sentence
         assert finding.p_value == 0
 
 
@@ -399,6 +402,7 @@ def test_canife_scores_the_steps_of_a_training():
     assert period.scores[~period.present].mean() == pytest.approx(0.0, abs=0.25)
 
 
+@pytest.mark.slow
 def test_results_are_saved_under_the_names_of_method_and_view(tmp_path):
     canaries = unusual_samples(60)
     private = Private(dataset=canaries.insert_into(data()))

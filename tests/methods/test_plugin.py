@@ -1,22 +1,38 @@
 """A third-party method goes through audit, init, run, report, check and compare."""
 
+import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from coalmine.cli import main as cli
+from coalmine.methods import registry
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 FAST = ("--set", "rounds=40", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
 
 
+@contextmanager
+def path_of_packages(change):
+    """Let Python find packages in other directories, and the registry forget the methods it has found until then."""
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        for known in (registry._entries, registry.get):
+            known.cache_clear()
+        yield
+    for known in (registry._entries, registry.get):
+        known.cache_clear()
+
+
 @pytest.fixture(scope="module")
-def coalmine(tmp_path_factory):
-    """Return a function that runs the command line where the plugin is installed."""
+def site(tmp_path_factory):
+    """Return a directory of packages in which the plugin is installed."""
     site = tmp_path_factory.mktemp("site")
     shutil.copy(PLUGIN / "bump.py", site)
     project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
@@ -26,14 +42,26 @@ def coalmine(tmp_path_factory):
     ((group, entries),) = project["entry-points"].items()
     lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    return site
+
+
+@pytest.fixture(scope="module")
+def coalmine(site):
+    """Return a function that runs the command line where the plugin is installed."""
 
     def call(*arguments):
-        command = [sys.executable, "-m", "coalmine", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": path}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr("sys.argv", ["coalmine", *map(str, arguments)])
+            try:
+                cli.main()
+            except SystemExit as stop:
+                code = stop.code or 0
+        return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
-    return call
+    with path_of_packages(lambda patch: patch.syspath_prepend(site)):
+        yield call
+    sys.modules.pop("bump", None)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +107,11 @@ def test_check_compare_and_resume_know_it(coalmine, runs):
     assert (runs / "a" / "result.json").read_bytes() == before
 
 
-def test_a_run_of_a_method_that_is_not_installed_is_still_shown(runs, run):
-    code, out, _ = run("check", str(runs / "a"))
-    assert (code, "bump" in out) == (0, True)
-    code, _, err = run("report", str(runs / "a"))
-    assert (code, err) == (0, "")
+def test_a_run_of_a_method_that_is_not_installed_is_still_shown(runs, run, site):
+    elsewhere = [path for path in sys.path if path != str(site)]
+    with path_of_packages(lambda patch: patch.setattr("sys.path", elsewhere)):
+        assert not registry.is_installed("bump")
+        code, out, _ = run("check", str(runs / "a"))
+        assert (code, "bump" in out) == (0, True)
+        code, _, err = run("report", str(runs / "a"))
+        assert (code, err) == (0, "")

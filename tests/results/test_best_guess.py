@@ -64,7 +64,7 @@ def test_an_estimate_below_the_bound_is_not_shown():
 GAUSSIAN = Claim(noise_multiplier=0.4, sampling=EveryRound(), rounds=1, delta=1e-5)
 
 
-@pytest.mark.parametrize("n", [10, 20, 100])
+@pytest.mark.parametrize("n", [pytest.param(10, marks=pytest.mark.slow), 20, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_true_gaussian_claim_is_rarely_suspicious(n):
     # At most 2.5% of audits, and 400 of them: 3.1 standard errors, a false alarm in 1,000.
     rng = np.random.default_rng(n)
@@ -74,7 +74,9 @@ def test_a_true_gaussian_claim_is_rarely_suspicious(n):
     assert suspicious <= 400 * 0.025 + 3.1 * np.sqrt(400 * 0.025 * 0.975)
 
 
-@pytest.mark.parametrize("n", [20, 79, 80, 100])
+@pytest.mark.parametrize(
+    "n", [pytest.param(20, marks=pytest.mark.slow), 79, 80, pytest.param(100, marks=pytest.mark.slow)]
+)
 def test_laplace_noise_does_not_make_its_true_claim_suspicious(n):
     # Sensitivity 1 and scale 1/4 are (4, 0)-DP; as if normal they would have ε = 15. Up to 79 scores never, then at
     # most 8%; 300 audits and 3.1 standard errors.

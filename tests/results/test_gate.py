@@ -221,9 +221,9 @@ def quoted_bound(true_positives, false_positives):
 
 
 def test_the_false_alarm_rate_is_at_most_what_the_gate_says():
-    """200 runs with three results of randomized response with ε = 1 each: 10% and 3.2 deviations of that count."""
+    """100 runs with three results of randomized response with ε = 1 each: 10% and 3.2 deviations of that count."""
     rng, stopped, chance = np.random.default_rng(3), 0, np.exp(1) / (1 + np.exp(1))
-    for _ in range(200):
+    for _ in range(100):
         drawn = [(rng.binomial(25, chance), rng.binomial(25, 1 - chance)) for _ in range(3)]
         results = [
             replace(result(view=f"every:{i}", claim=None), estimates=[quoted_bound(*counts)])
@@ -232,6 +232,6 @@ def test_the_false_alarm_rate_is_at_most_what_the_gate_says():
         gate = judge(results, max_epsilon=1.0, confidence=0.9)
         assert gate.false_alarm_rate <= 0.1 + 1e-12
         stopped += gate.failed
-    assert stopped <= 0.1 * 200 + 3.2 * np.sqrt(200 * 0.1 * 0.9)
+    assert stopped <= 0.1 * 100 + 3.2 * np.sqrt(100 * 0.1 * 0.9)
     # The same gate does stop a mechanism with twice the allowed ε.
     assert judge([replace(result(), estimates=[quoted_bound(25, 0)])], max_epsilon=0.5).failed

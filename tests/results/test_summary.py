@@ -91,6 +91,7 @@ def test_a_result_read_back_is_the_same():
     assert again.to_dict() == shown.to_dict()
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_rarely_suspicious():
     """400 audits of a Gaussian mechanism (μ = 1, 100 per side) with its exact ε: 5% and 3.5 deviations are 8.8%.
 

@@ -13,12 +13,11 @@ from coalmine.errors import InputError
 from coalmine.files import parse_toml
 from coalmine.runs.settings import (
     PRESETS,
-    all_tables,
     from_preset,
     preset_text,
     run_from_mapping,
     run_from_text,
-    table_settings,
+    table_types,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "building"))
@@ -80,7 +79,7 @@ def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_le
 
 
 @pytest.mark.parametrize(
-    "name", ["local", "text", *(pytest.param(n, marks=pytest.mark.slow) for n in ("digits", "images", "all"))]
+    "name", ["local", *(pytest.param(n, marks=pytest.mark.slow) for n in ("text", "digits", "images", "all"))]
 )
 def test_the_file_of_each_preset_runs(name, run, tmp_path, monkeypatch):
     # Composing rounds takes seconds, and tests of its own.
@@ -117,9 +116,9 @@ def test_the_committed_reference_is_what_the_settings_say():
 
 def test_every_setting_is_in_the_reference():
     text = reference()
-    for name in all_tables():
+    for name, kind in table_types().items():
         assert f"## [{name}]" in text
-        for path, field, _ in table_settings(name)().walk():
+        for path, field, _ in kind().walk():
             assert f"- `{path.rpartition('.')[2]}" in text
             # The keys of a second training are described once, with the first.
             assert name == "text-training" or field.description in text

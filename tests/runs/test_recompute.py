@@ -198,7 +198,9 @@ def without_noise_on_the_bias(tmp_path_factory):
     assert [finding.check for finding in found.bugs][:1] == ["noise on every tensor"]
     directory = tmp_path_factory.mktemp("saved")
     found.save(directory)
-    assert recompute(read_run_directory(directory, scores=True)).differences == []
+    again = recompute(read_run_directory(directory, scores=True))
+    assert again.differences == []
+    assert again.results[0].findings == found.findings
     return directory
 
 
@@ -208,14 +210,13 @@ CHANGES = [drop_the_findings, add_a_finding, change_its_p_value, call_it_a_warni
 @pytest.mark.parametrize("change", CHANGES)
 def test_findings_and_verdicts_that_were_changed_are_differences(change, without_noise_on_the_bias, tmp_path, run):
     copy = shutil.copytree(without_noise_on_the_bias, tmp_path / "copy")
-    before = recompute(read_run_directory(copy, scores=True))
+    findings = read_run_directory(copy).results[0].findings
     changed(copy, lambda content: change(content["results"][0]))
     after = recompute(read_run_directory(copy, scores=True))
-    assert after.results[0].findings == before.results[0].findings
+    assert after.results[0].findings == findings
     assert [text for text in after.differences if "findings" in text or "verdict" in text]
     code, out, err = run("check", copy)
     assert (code, "stored as" in out + err) == (1, True)
-    assert run("verify", copy)[0] == 1
 
 
 def test_other_words_are_no_difference(without_noise_on_the_bias, one_method, every_method, tmp_path, run):
@@ -232,7 +233,8 @@ def test_other_words_are_no_difference(without_noise_on_the_bias, one_method, ev
     for number, directory in enumerate((one_method, without_noise_on_the_bias, every_method[1])):
         copy = changed(shutil.copytree(directory, tmp_path / f"{number}"), reword)
         assert recompute(read_run_directory(copy, scores=True)).differences == []
-        assert run("check", copy)[0] == run("check", directory)[0]
+        if directory != every_method[1]:  # would be computed twice more
+            assert run("check", copy)[0] == run("check", directory)[0]
     assert run("check", tmp_path / "0")[0] == 0
 
 

@@ -385,7 +385,10 @@ STRANGE = {
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("batch_size", "epochs"), [(None, 1), (None, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("batch_size", "epochs"),
+    [pytest.param(None, 1, marks=pytest.mark.slow), pytest.param(None, 2, marks=pytest.mark.slow), (4, 1)],
+)
 @pytest.mark.parametrize("name", STRANGE)
 def test_unusual_modules_train_as_by_the_textbook(name, batch_size, epochs):
     torch.manual_seed(0)

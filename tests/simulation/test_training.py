@@ -373,19 +373,23 @@ def test_one_client_can_train_alone():
     assert [metrics["clients"] for metrics in run.history] == [1] * 6
 
 
-def test_it_learns():
+@pytest.mark.parametrize(
+    "cohorts",
+    [Poisson(0.5), *(pytest.param(each, marks=pytest.mark.slow) for each in (FixedSize(20), Epochs(4)))],
+    ids=str,
+)
+def test_it_learns(cohorts):
     data = federation([20] * 40, learnable=True)
-    for cohorts in (Poisson(0.5), FixedSize(20), Epochs(4)):
-        run = training(
-            data=data,
-            test=data,
-            rounds=60,
-            sampling=cohorts,
-            mechanism=Mechanism(clip_norm=1.0),
-            server=SGD(learning_rate=1.0, momentum=0.8),
-        )
-        run.run()
-        assert run.history[-1]["accuracy"] > 0.85, cohorts
+    run = training(
+        data=data,
+        test=data,
+        rounds=60,
+        sampling=cohorts,
+        mechanism=Mechanism(clip_norm=1.0),
+        server=SGD(learning_rate=1.0, momentum=0.8),
+    )
+    run.run()
+    assert run.history[-1]["accuracy"] > 0.85
 
 
 def test_with_test_data_alone_the_last_round_is_evaluated():

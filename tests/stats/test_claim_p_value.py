@@ -146,8 +146,8 @@ def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
 
 @pytest.mark.parametrize(
     ("members", "mu"),
-    [(25, 0.3), pytest.param(50, 1.7, marks=pytest.mark.slow), (25, 5.5), (25, 10.5),
-     pytest.param(100, 10.5, marks=pytest.mark.slow)],
+    [(25, 0.3), pytest.param(50, 1.7, marks=pytest.mark.slow), pytest.param(25, 5.5, marks=pytest.mark.slow),
+     (25, 10.5), pytest.param(100, 10.5, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_power_with_a_known_null_is_how_often_the_p_value_is_small(members, mu):
     """Claims of ε = 1 to 100 at δ = 1e-5, tested 300 times: four binomial standard errors are below 12 points."""

@@ -248,17 +248,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def few_draws(monkeypatch):
-    """199 draws instead of 4,999: a Monte Carlo test keeps its level with any number of draws.
-
-    A least favorable pair that is too favorable, or a level that is spent twice, raises the rate with either.
-    """
-    monkeypatch.setattr("coalmine.stats.claim_tests.DRAWS", 199)
-
-
 @pytest.mark.usefixtures("few_draws")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("sampled, added", "Laplace") else name for name in CASES],
+)
 def test_a_true_claim_is_rarely_refuted(name):
     """300 audits of unequal sizes: 5% and 3.5 standard errors are 9.4%; benchmarks/bounds.py has more."""
     claim, members, nonmembers = CASES[name]

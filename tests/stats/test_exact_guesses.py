@@ -10,12 +10,9 @@ from scipy import special, stats
 from coalmine.stats import Scores
 from coalmine.stats.exact_tests import (
     THRESHOLDS,
+    CoinGuesses,
     TrialGuesses,
-    accuracy_p_value,
-    boundary_p_value,
-    guess_p_value,
     highest_accuracy,
-    threshold_p_value,
 )
 from coalmine.stats.one_run import (
     Guesses,
@@ -156,7 +153,7 @@ def tied_scores(seed, count, shift):
 def test_thresholds_count_scores_beyond_them_and_not_on_them(claim, seed, count, shift):
     scores, inserted = tied_scores(seed, count, shift)
     expected = first_rejecting_level(scores, inserted, claim)
-    assert threshold_p_value(scores, inserted, claim) == pytest.approx(expected, rel=1e-9)
+    assert CoinGuesses.count(scores, inserted).thresholds_p_value(claim) == pytest.approx(expected, rel=1e-9)
     assert (expected < 0.05) == (shift > 0.5)
 
 
@@ -165,9 +162,11 @@ def test_thresholds_need_canaries_of_both_sides(member):
     scores, inserted = np.full(12, 5.0 if member else -5.0), np.full(12, member)
     # Twelve right guesses and no wrong one: evidence against ε = 0, none against any guess that is wrong.
     expected = first_rejecting_level(scores, inserted, ApproximateDP(0.0, 0.0))
-    assert threshold_p_value(scores, inserted, ApproximateDP(0.0, 0.0)) == pytest.approx(expected, rel=1e-9)
-    assert threshold_p_value(-scores, inserted, ApproximateDP(0.0, 0.0)) == 1.0
-    assert boundary_p_value(scores, inserted, ApproximateDP(0.0, 0.0)) == 1.0
+    assert CoinGuesses.count(scores, inserted).thresholds_p_value(ApproximateDP(0.0, 0.0)) == pytest.approx(
+        expected, rel=1e-9
+    )
+    assert CoinGuesses.count(-scores, inserted).thresholds_p_value(ApproximateDP(0.0, 0.0)) == 1.0
+    assert CoinGuesses.count(scores, inserted).boundary_p_value(ApproximateDP(0.0, 0.0)) == 1.0
 
 
 @pytest.mark.parametrize(("claim", "accuracy"), ACCURACIES)
@@ -177,7 +176,7 @@ def test_accuracy_counts_every_right_guess(claim, accuracy):
         inserted = np.array([bool(pattern >> i & 1) for i in range(6)])
         right = sum((score > 0) == member for score, member in zip(scores, inserted, strict=True))
         expected = stats.binom.sf(right - 1, 6, accuracy)
-        assert accuracy_p_value(scores, inserted, claim) == pytest.approx(expected, rel=1e-8)
+        assert CoinGuesses.count(scores, inserted).accuracy_p_value(claim) == pytest.approx(expected, rel=1e-8)
 
 
 def test_walks_are_those_of_coin_flips_and_only_for_approximate_dp():
@@ -185,8 +184,8 @@ def test_walks_are_those_of_coin_flips_and_only_for_approximate_dp():
     pair = Scores(scores[inserted], scores[~inserted])
     for claim in (ApproximateDP(0.5, 0.0), ApproximateDP(0.5, 0.01)):
         expected = joint_p_value([JointBoundary.at(pair, "coin-flips", level=1e-4, delta=claim.delta)], claim)
-        assert boundary_p_value(scores, inserted, claim) == expected < 0.01
-    assert boundary_p_value(scores, inserted, GaussianDP(0.1)) == 1.0
+        assert CoinGuesses.count(scores, inserted).boundary_p_value(claim) == expected < 0.01
+    assert CoinGuesses.count(scores, inserted).boundary_p_value(GaussianDP(0.1)) == 1.0
 
 
 def test_joint_p_values_divide_each_one_by_its_share():
@@ -194,13 +193,13 @@ def test_joint_p_values_divide_each_one_by_its_share():
     for seed, shift in ((0, 0.4), (1, 1.0), (2, 0.3), (3, 2.5), (4, 0.5), (5, 0.6)):
         scores, inserted = tied_scores(seed, 100, shift)
         for claim, shares in ((ApproximateDP(0.1, 0.0), (0.6, 0.2, 0.2)), (GaussianDP(0.2), (0.0, 0.5, 0.5))):
-            tests = [boundary_p_value, threshold_p_value, accuracy_p_value]
+            tests = [CoinGuesses.boundary_p_value, CoinGuesses.thresholds_p_value, CoinGuesses.accuracy_p_value]
             parts = [
-                test(scores, inserted, claim) / share if share else 1.0
+                test(CoinGuesses.count(scores, inserted), claim) / share if share else 1.0
                 for test, share in zip(tests, shares, strict=True)
             ]
             smallest.add((shares[0], int(np.argmin(parts))))
-            assert guess_p_value(scores, inserted, claim) == pytest.approx(min(1.0, *parts), rel=1e-12)
+            assert CoinGuesses.count(scores, inserted).p_value(claim) == pytest.approx(min(1.0, *parts), rel=1e-12)
     assert {(0.6, 0), (0.6, 2), (0.0, 2)} <= smallest
 
 
@@ -208,12 +207,17 @@ def test_thresholds_share_the_significance_where_a_few_canaries_are_exposed():
     scores, inserted = tied_scores(7, 1000, 0.0)
     scores[:60] = np.where(inserted[:60], 9.0, -9.0)
     for claim, share in ((GaussianDP(0.2), 0.5), (PrivacyProfile(np.array([0.1]), np.array([0.0])), 0.5)):
-        threshold, accuracy = (test(scores, inserted, claim) for test in (threshold_p_value, accuracy_p_value))
+        threshold, accuracy = (
+            test(CoinGuesses.count(scores, inserted), claim)
+            for test in (CoinGuesses.thresholds_p_value, CoinGuesses.accuracy_p_value)
+        )
         assert threshold < accuracy
-        assert guess_p_value(scores, inserted, claim) == pytest.approx(threshold / share, rel=1e-12)
+        assert CoinGuesses.count(scores, inserted).p_value(claim) == pytest.approx(threshold / share, rel=1e-12)
     # Right guesses at the ends and wrong ones in the middle: too few for the walk, and of no use to the accuracy.
     scores, inserted = tied_scores(8, 100, 0.0)
     scores[:20], scores[20:60] = np.where(inserted[:20], 9.0, -9.0), np.where(inserted[20:60], -1.0, 1.0)
-    threshold = threshold_p_value(scores, inserted, ApproximateDP(0.1, 0.0))
+    threshold = CoinGuesses.count(scores, inserted).thresholds_p_value(ApproximateDP(0.1, 0.0))
     assert threshold < 0.15
-    assert guess_p_value(scores, inserted, ApproximateDP(0.1, 0.0)) == pytest.approx(threshold / 0.2, rel=1e-12)
+    assert CoinGuesses.count(scores, inserted).p_value(ApproximateDP(0.1, 0.0)) == pytest.approx(
+        threshold / 0.2, rel=1e-12
+    )

@@ -3,6 +3,7 @@
 import itertools
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -131,6 +132,7 @@ def test_known_null_p_values_are_binomial(curve):
 # Theorem 2: guesses in both tails
 
 
+@cache
 def coin_flip_orders(odds, delta, canaries):
     """Probabilities of all sequences of labels from the top score down, least favorable scores, coin flips."""
     probabilities = dict.fromkeys(itertools.product((0, 1), repeat=canaries), 0.0)
@@ -148,6 +150,7 @@ def coin_flip_orders(odds, delta, canaries):
     return probabilities
 
 
+@cache
 def fixed_orders(odds, delta, canaries):
     """The same with exactly half of the canaries members."""
     flips = coin_flip_orders(odds, delta, canaries)
@@ -319,7 +322,7 @@ def test_long_walks_agree_with_a_direct_recursion():
 
 
 @pytest.mark.parametrize("design", ["fixed", "coin-flips"])
-@pytest.mark.parametrize(("odds", "n"), [(1, 24), (3, 24), (20, 24)])
+@pytest.mark.parametrize(("odds", "n"), [(1, 24), pytest.param(3, 24, marks=pytest.mark.slow), (20, 24)])
 def test_tied_randomized_response_is_refuted_in_at_most_5_percent_of_all_audits(odds, n, design):
     # All outcomes of n members and n non-members with two tied scores, weighted by their probabilities: no simulation.
     right = odds / (1 + odds)

@@ -95,7 +95,10 @@ def test_the_boundary_is_the_least_count_that_gives_as_large_a_bound(delta, leve
     def single_p_values(counts, epsilon):
         return tail_probability(guesses, counts, 60, ApproximateDP(epsilon, delta), steps=16)
 
-    best = max(e for e in np.arange(0, 4, 1e-4) if single_p_values(right, e).min() <= level)
+    best, accepted = 0.0, 4.0  # by bisection, since p-values grow with ε
+    for _ in range(40):
+        middle = (best + accepted) / 2
+        best, accepted = (middle, accepted) if single_p_values(right, middle).min() <= level else (best, middle)
     for i, total in enumerate(guesses):
         p = [single_p_values(np.minimum(guesses, count), best)[i] for count in range(total + 1)]
         assert boundary[i] == next((count for count in range(total + 1) if p[count] <= level), total + 1)

@@ -141,7 +141,7 @@ def test_extrapolated_exposure_agrees_with_exposure_among_the_references() -> No
     np.testing.assert_allclose(extrapolated_exposure(canaries, references), counted, atol=0.33)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 1000), st.floats(-100, 100), st.floats(-6, 6))
 def test_extrapolated_exposure_ignores_the_location_and_scale_of_losses(
     seed: int, location: float, magnitude: float

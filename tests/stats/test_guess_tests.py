@@ -8,10 +8,7 @@ from scipy import stats
 
 from coalmine.stats.exact_tests import (
     THRESHOLDS,
-    accuracy_p_value,
-    boundary_p_value,
-    guess_p_value,
-    threshold_p_value,
+    CoinGuesses,
     value_p_value,
 )
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
@@ -35,8 +32,10 @@ def test_accuracy_is_a_binomial_tail_with_the_best_rate_of_the_curve(claim):
     grid = np.linspace(0, 1, 200_001)
     best = float(np.max((claim.tpr(grid) + 1 - grid) / 2))
     scores, inserted = np.array([1.0, 2.0, -1.0, 3.0, -2.0]), np.array([True, True, True, True, False])
-    assert accuracy_p_value(scores, inserted, claim) == pytest.approx(stats.binom.sf(3, 5, best), rel=1e-4)
-    assert accuracy_p_value(scores, scores < 0, claim) == 1.0
+    assert CoinGuesses.count(scores, inserted).accuracy_p_value(claim) == pytest.approx(
+        stats.binom.sf(3, 5, best), rel=1e-4
+    )
+    assert CoinGuesses.count(scores, scores < 0).accuracy_p_value(claim) == 1.0
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -54,7 +53,7 @@ def test_thresholds_reject_when_clopper_and_pearson_do(claim):
                 return True
         return False
 
-    p_value = threshold_p_value(scores, inserted, claim) / (2 * THRESHOLDS.size)
+    p_value = CoinGuesses.count(scores, inserted).thresholds_p_value(claim) / (2 * THRESHOLDS.size)
     assert 1e-25 < p_value < 1e-3
     assert rejects(p_value * 1.0001)
     assert not rejects(p_value / 1.34)
@@ -76,13 +75,15 @@ def test_hits_are_a_binomial_tail(hits, guesses, chance):
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-@pytest.mark.parametrize("test", [accuracy_p_value, threshold_p_value, boundary_p_value])
+@pytest.mark.parametrize(
+    "test", [CoinGuesses.accuracy_p_value, CoinGuesses.thresholds_p_value, CoinGuesses.boundary_p_value]
+)
 def test_different_canaries_at_the_limit_of_the_claim_are_refuted_no_more_often_than_stated(claim, test):
     """At 10% in 60 audits of the least favorable pair: more than 14 have a probability below 1e-3."""
     rng = np.random.default_rng(1)
-    refuted = sum(test(*different_canaries(rng, 200, claim), claim) <= 0.1 for _ in range(60))
+    refuted = sum(test(CoinGuesses.count(*different_canaries(rng, 200, claim)), claim) <= 0.1 for _ in range(60))
     assert refuted <= 14
 
 
 def test_no_scores_prove_nothing():
-    assert guess_p_value(np.zeros(0), np.zeros(0, dtype=bool), CLAIMS[0]) == 1.0
+    assert CoinGuesses.count(np.zeros(0), np.zeros(0, dtype=bool)).p_value(CLAIMS[0]) == 1.0

@@ -67,15 +67,16 @@ def draw(p, q, trials, rng):
     return coins, (rng.random(trials)[:, None] > cumulated[:, :-1]).sum(axis=1).astype(float)
 
 
+@pytest.mark.parametrize("trials", [3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_the_expected_wealth_after_all_possible_trials_is_at_most_one(name):
-    # Full enumeration: every sequence of 4 coins and scores, with its probability.
+def test_the_expected_wealth_after_all_possible_trials_is_at_most_one(name, trials):
+    # Full enumeration: every sequence of coins and scores, with its probability.
     p, q, epsilon, delta = MECHANISMS[name]
     assert hockey_stick(p, q, epsilon) == pytest.approx(delta)
     outcomes = [(coin, float(s), side[s] / 2) for coin, side in ((True, p), (False, q)) for s in range(len(p))]
     outcomes = [outcome for outcome in outcomes if outcome[2] > 0]
     total, wealths = 0.0, set()
-    for sequence in itertools.product(outcomes, repeat=4):
+    for sequence in itertools.product(outcomes, repeat=trials):
         gambler = process(epsilon, delta)
         gambler.update(np.array([o[0] for o in sequence]), np.array([o[1] for o in sequence]))
         total += math.prod(o[2] for o in sequence) * math.exp(gambler.log_wealth[0])
@@ -267,10 +268,11 @@ def false_alarms(new, sample, audits, trials, seed):
     ("new", "sample"),
     [
         (lambda: process(1.0), lambda n, rng: binary(1.0, n, rng)),
-        (lambda: process(1.0), lambda n, rng: laplace(1.0, n, rng)),
-        (lambda: process(0.0), lambda n, rng: laplace(0.0, n, rng)),
+        pytest.param(lambda: process(1.0), lambda n, rng: laplace(1.0, n, rng), marks=pytest.mark.slow),
+        pytest.param(lambda: process(0.0), lambda n, rng: laplace(0.0, n, rng), marks=pytest.mark.slow),
         (lambda: process(0.0), lambda n, rng: (rng.random(n) < 0.5, np.zeros(n))),
-        (lambda: process(1.0, 0.1269), lambda n, rng: gaussian(1.0, n, rng)),  # δ of the mechanism at ε = 1
+        # δ of the mechanism at ε = 1
+        pytest.param(lambda: process(1.0, 0.1269), lambda n, rng: gaussian(1.0, n, rng), marks=pytest.mark.slow),
         (lambda: process(0.5, 0.1), lambda n, rng: draw(*leaky_response(0.5, 0.1), n, rng)),
         (lambda: process(1.0), lambda n, rng: moody(1.0, n, rng)),
     ],
@@ -281,14 +283,16 @@ def test_a_true_claim_is_refuted_ever_in_at_most_5_percent(new, sample):
     assert false_alarms(new, sample, 250, 400, seed=2) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 250)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.62, 2.0])
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(0.0, marks=pytest.mark.slow), 0.62, pytest.param(2.0, marks=pytest.mark.slow)]
+)
 def test_the_bound_exceeds_the_true_epsilon_ever_in_at_most_5_percent(epsilon):
     # The bound never falls, so its last value is the one at the worst moment. Fails by chance with probability 0.3%.
     rng = np.random.default_rng(4)
     above = 0
     for _ in range(150):
         bound = SequentialBound()
-        bound.update(*binary(epsilon, 200, rng))
+        bound.update(*binary(epsilon, 100, rng))
         above += bound.lower(1 - ALPHA) > epsilon
     assert above / 150 <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 150)
 
@@ -299,7 +303,7 @@ def test_canaries_that_share_a_trial_raise_no_false_alarms_even_if_their_scores_
         coins = rng.random((trials, 5)) < 0.5
         return coins, coins + np.repeat(rng.laplace(0, 1, (trials, 1)), 5, axis=1)
 
-    assert false_alarms(lambda: process(1.0), sample, 200, 200, 5) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 200)
+    assert false_alarms(lambda: process(1.0), sample, 200, 100, 5) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 200)
 
 
 def test_randomized_response_is_refuted_almost_as_fast_as_by_a_test_with_a_fixed_number_of_trials():

@@ -137,7 +137,10 @@ COVERAGE = [
 
 
 @pytest.mark.parametrize("case", range(len(COVERAGE)))
-@pytest.mark.parametrize(("m", "n"), [(50, 50), (300, 300), (30, 200)])
+@pytest.mark.parametrize(
+    ("m", "n"),
+    [(50, 50), pytest.param(300, 300, marks=pytest.mark.slow), pytest.param(30, 200, marks=pytest.mark.slow)],
+)
 def test_the_bound_exceeds_the_truth_in_at_most_5_percent_of_audits(case, m, n):
     # 1,000 audits, 3 standard errors: a bound that fails in exactly 5% is called wrong once in 700 cases.
     (draw, truth), delta = COVERAGE[case]
@@ -150,14 +153,14 @@ def test_the_bound_exceeds_the_truth_in_at_most_5_percent_of_audits(case, m, n):
 def test_coin_flip_designs_are_covered_too(design):
     draw, truth = randomized_response(1.0, 0.0)
     rng = np.random.default_rng(3)
-    members = rng.binomial(100, 0.5, 1000)
+    members = rng.binomial(100, 0.5, 400)
     wrong = sum(refutes(draw(rng, m, 100 - m), truth(0.0) + 1e-9, design=design) for m in members)
-    assert wrong <= allowed(1000)
+    assert wrong <= allowed(400)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (1.0, 0.05)])
 @pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("n", [100, 1000])
+@pytest.mark.parametrize("n", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta, ties, n):
     draw, truth = randomized_response(epsilon, delta, ties=ties)
     rng = np.random.default_rng(4)
@@ -165,7 +168,7 @@ def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta, 
     assert wrong <= allowed(200)
 
 
-@pytest.mark.parametrize("n", range(2, 70))
+@pytest.mark.parametrize("n", [*range(2, 12), 31, 32, 33, 62, 63, 64])
 def test_split_works_whatever_the_halves_sizes(n):
     assert split(Scores(np.arange(n, 2 * n), np.arange(n))).lower >= 0
     assert split(Scores(np.arange(n, 2 * n), np.arange(min(n, 31)))).lower >= 0
@@ -186,8 +189,8 @@ def test_canaries_ranked_among_the_same_references_are_covered(m, n):
     def null():
         return Scores(*scores_from_ranks(ranks(rng.normal(size=m), rng.normal(size=n), ties="worst"), n))
 
-    assert sum(refutes(null(), 1e-9) for _ in range(500)) <= allowed(500)
-    assert sum(split(null()).lower > 0 for _ in range(200)) <= allowed(200)
+    assert sum(refutes(null(), 1e-9) for _ in range(300)) <= allowed(300)
+    assert sum(split(null()).lower > 0 for _ in range(100)) <= allowed(100)
 
 
 def test_the_exact_null_bound_exceeds_the_truth_in_at_most_5_percent_of_audits():
@@ -206,20 +209,20 @@ def test_the_exact_null_bound_exceeds_the_truth_in_at_most_5_percent_of_audits()
 def test_the_gdp_bound_exceeds_the_truth_in_at_most_5_percent_of_gaussian_audits():
     rng = np.random.default_rng(6)
     truth = float(epsilon_gdp(1.0, 1e-5))
-    wrong = sum(gdp(Scores(rng.normal(1, 1, 80), rng.normal(0, 1, 80)), delta=1e-5).lower > truth for _ in range(200))
-    assert wrong <= allowed(200)
+    wrong = sum(gdp(Scores(rng.normal(1, 1, 80), rng.normal(0, 1, 80)), delta=1e-5).lower > truth for _ in range(100))
+    assert wrong <= allowed(100)
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.7])
+@pytest.mark.parametrize("mu", [pytest.param(0.5, marks=pytest.mark.slow), 1.7])
 def test_a_true_gaussian_claim_has_small_p_values_as_rarely_as_they_say(mu):
-    # 1,000 audits, 3 standard errors: a test at exactly its level is called wrong once in 700 cases.
+    # 500 audits, 3 standard errors: a test at exactly its level is called wrong once in 700 cases.
     rng = np.random.default_rng([14, round(10 * mu)])
     p_values = []
-    for members in rng.binomial(120, 0.5, 1000):
+    for members in rng.binomial(120, 0.5, 500):
         scores = Scores(rng.normal(mu, 1, members), rng.normal(0, 1, 120 - members))
         p_values.append(p_value(scores, GaussianDP(mu), design="coin-flips"))
     for level in (0.01, 0.05, 0.2):
-        assert np.sum(np.array(p_values) <= level) <= 1000 * level + 3 * math.sqrt(1000 * level * (1 - level))
+        assert np.sum(np.array(p_values) <= level) <= 500 * level + 3 * math.sqrt(500 * level * (1 - level))
 
 
 @pytest.mark.parametrize("design", ["fixed", "coin-flips"])
@@ -293,7 +296,7 @@ def test_at_delta_0_copies_divide_the_bound():
     assert simultaneous(scores, copies=4).lower == pytest.approx(simultaneous(scores).lower / 4, rel=1e-8)
 
 
-@pytest.mark.parametrize("n", [100, 1000, 10_000])
+@pytest.mark.parametrize("n", [100, 1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_the_mean_bound_beats_every_valid_method_of_jax_privacy(n, mu):
     rng = np.random.default_rng([n, round(10 * mu)])

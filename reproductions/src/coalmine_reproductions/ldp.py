@@ -176,7 +176,7 @@ def audited(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one audit and return its results as in ``result.json``, with the ε_empirical of guesses at random."""
     audit_settings = LDPSettings(**settings)
     results = audit_settings.audit().run()
-    content = results_to_dict(results, settings=audit_settings.to_dict())
+    content = results_to_dict(results, settings=audit_settings.model_dump(mode="json"))
     for stored, result in zip(content["results"], results, strict=True):
         stored["metrics"]["blind"] = blind_epsilon(stored_trials(result), result.recipe["delta"])
     return content

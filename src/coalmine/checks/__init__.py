@@ -6,8 +6,9 @@
 - `check_noise` calls a mechanism many times (`transcript`) and attacks its noise: is there enough of it, everywhere,
   fresh, independent, and of a shape that protects (`noise_attacks`)?
 - `TrainingChecks` watches a training while it runs (``training``): who takes part, and the noise of each update
-  (`update_noise`), of which it asks the same questions, without calling anything.
+  (`update_record`), of which it asks the same questions (`update_noise`), without calling anything.
 
+Each keeps what it counted and measured, from which findings follow whenever they are asked for, by the gate as well.
 `coalmine.check_mechanism`, `coalmine.testing`, the integrations' replays and the one-shot audit call these.
 """
 

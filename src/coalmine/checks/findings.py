@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
-import numpy as np
-
-from coalmine.checks.clients import Probe
-from coalmine.checks.comparison import Movement
-from coalmine.layers import Layers
+from coalmine.results.result import from_json, in_json
 from coalmine.results.summary import factor, finding_sentence, plural
 from coalmine.results.verdict import Check, Finding
 
@@ -26,63 +23,84 @@ class Moved:
     Args:
         check: Name of the check.
         client: What was tried, in words.
+        example: What the client sends, as code.
+        length: Norm of its update, in clip norms.
         clip_norms: Movement in units of what a client at the clip norm may move it.
         deviations: Movement in standard deviations of the noise.
         excess: Movement over what the noise covers, as measured; the claim needs at most 1.
-        outcome: ``"moved"``, ``"not finite"``, or what was raised.
-        hostile: Whether no honest client sends this.
-        probe: The client.
-        movement: What it did to the release.
+        lower: Lower limit on ``excess``, given the error of the measured noise.
+        p_value: Probability of such a movement if the noise covers it; 0 where that needs no statistics.
+        exact: Whether the client moved the release equally in all draws. Otherwise these are averages.
+        noise_ratio: Ratio of the noise with the client to that without.
+        arrays: Arrays in which coordinates moved that carry no noise.
+        bare: How many such coordinates there are.
+        not_finite: How many coordinates became NaN or infinite.
+        refusal: What was raised instead of a release.
         rounds: Number of rounds that were seen.
         tolerance: Relative movement above the allowed one that is due to rounding.
+        hostile: Whether no honest client sends this.
+        plain: Whether this is a plain update: a finding of another check must move the release further.
+        may_refuse: Whether an aggregation may raise an error instead.
     """
 
     check: str
     client: str
-    clip_norms: float
-    deviations: float
-    excess: float
-    outcome: str
-    hostile: bool
-    probe: Probe
-    movement: Movement
+    example: str
+    length: float = 1.0
+    clip_norms: float = 0.0
+    deviations: float = 0.0
+    excess: float = 0.0
+    lower: float = 0.0
+    p_value: float = 0.0
+    exact: bool = True
+    noise_ratio: float = 1.0
+    arrays: Sequence[str] = ()
+    bare: int = 0
+    not_finite: int = 0
+    refusal: str = ""
     rounds: int = 1
     tolerance: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what was tried and how far it moved the release, for JSON; numbers that are not finite become None."""
-        row: dict[str, Any] = {"check": self.check, "client": self.client}
-        for name in ("clip_norms", "deviations", "excess"):
-            number = getattr(self, name)
-            row[name] = number if math.isfinite(number) else None
-        return row | {"outcome": self.outcome, "hostile": self.hostile}
+    hostile: bool = False
+    plain: bool = False
+    may_refuse: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The result of `coalmine.replay`.
+    """The result of `coalmine.replay`: what was measured, and the findings that follow from it.
 
     Args:
-        findings: What is wrong; findings that refute the claim come before the others.
         moved: How far each client moved the release.
         clip_norm: The clip norm.
-        noise_multiplier: The claimed noise multiplier.
+        noise_multiplier: The claimed noise multiplier; 0 if movements are compared with the clip norm.
         noise: Measured standard deviation of the noise.
         unit: Distance that a client at the clip norm moves the release.
         calls: How often the aggregation ran.
         seed: Seed of the replay.
         who: What a client is called.
+        hostile: Whether findings about what no honest client sends refute the claim.
+        without_noise: Whether the release carried no noise although the claim has some.
+        noise_in_state: Whether there is noise after all, in what the release keeps from round to round.
+        reported: Names of checks in groups, if only the first refuting finding of each group counts.
+        about: What was replayed, at the end of each sentence then.
+
+    Attributes:
+        findings: What is wrong; findings that refute the claim come before the others.
     """
 
-    findings: tuple[Finding, ...]
-    moved: tuple[Moved, ...]
+    moved: Sequence[Moved]
     clip_norm: float
-    noise_multiplier: float
-    noise: float
-    unit: float
-    calls: int
-    seed: int
+    noise_multiplier: float = 0.0
+    noise: float = 0.0
+    unit: float = 1.0
+    calls: int = 0
+    seed: int = 0
     who: str = "client"
+    hostile: bool = False
+    without_noise: bool = False
+    noise_in_state: bool = False
+    reported: Sequence[Sequence[str]] | None = None
+    about: str = ""
 
     @property
     def ok(self) -> bool:
@@ -123,105 +141,111 @@ class Replay:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON; numbers that are not finite become None."""
-        lists = {"findings": [f.to_dict() for f in self.findings], "moved": [row.to_dict() for row in self.moved]}
-        return {"ok": self.ok, **vars(self), **lists}
+        """Return all that was measured, ready for JSON: the findings follow from it."""
+        moved = [{name: in_json(value) for name, value in vars(row).items()} for row in self.moved]
+        measured = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return measured | {"moved": moved}
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the replay that `to_dict` wrote."""
+        rows = [Moved(**{name: from_json(value) for name, value in row.items()}) for row in content["moved"]]
+        return cls(**{**content, "moved": rows})
 
-@dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Turns movements into findings.
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong; findings that refute the claim come before the others."""
+        every = sorted([*self._about_noise(), *self._about_clients()], key=lambda finding: not finding.refutes)
+        if self.reported is None:
+            return tuple(every)
+        chosen = []
+        for group in self.reported:
+            for finding in [f for check in group for f in every if f.refutes and f.check == check][:1]:
+                chosen.append(replace(finding, sentence=f"{finding.sentence.rstrip('.')} ({self.about})."))
+        return tuple(chosen)
 
-    Args:
-        noise_multiplier: The claimed noise multiplier.
-        noise: Measured standard deviation of the noise; 0 if there is none.
-        layers: Arrays of the release.
-        hostile: Whether findings about replies that no honest client sends refute the claim.
-        who: What a client is called.
-    """
+    def _about_noise(self) -> list[Finding]:
+        """Return a finding if the release carries no noise."""
+        if not self.without_noise:
+            return []
+        sentence = (
+            "The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
+            f"{self.noise_multiplier:g}. Noise from a fixed seed, or drawn only once, counts as none."
+        )
+        if self.noise_in_state:
+            sentence = (
+                "The noise comes from the state of the release, so that replay could not vary it and looked only for "
+                "movements beyond the clip norm. It protects only if nobody knows that state, such as a seed"
+            )
+        return [Finding(check=Check.SIZE, sentence=sentence, refutes=not self.noise_in_state)]
 
-    noise_multiplier: float
-    noise: float
-    layers: Layers
-    hostile: bool
-    who: str
-
-    def findings(self, rows: Sequence[Moved]) -> list[Finding]:
-        """Return one finding per check, those that refute the claim first."""
+    def _about_clients(self) -> list[Finding]:
+        """Return one finding per check."""
         findings: list[Finding] = []
         named = set[str]()  # arrays that are known to lack noise
-        for row in _worst_of_each_check(rows):
-            movement, probe = row.movement, row.probe
-            refutes = self.hostile or not probe.hostile
-            holders = np.searchsorted(self.layers.ends, np.asarray(movement.bare, dtype=np.int64), side="right")
-            arrays = [self.layers.names[i] for i in np.unique(holders)]
+        for row in _worst_of_each_check(self.moved):
+            refutes = self.hostile or not row.hostile
             # Whether a plain update moves the release no further than it may, and the noise is too small for that.
             allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
-            little_noise = probe.plain and movement.exact and self.noise > 0 and allowed
+            little_noise = row.plain and row.exact and self.noise > 0 and allowed
             # A finding must say more than others: another array, or a movement beyond that of a plain update of about
             # this size.
             plain = [1.0]
-            for other in rows if not probe.plain else ():
-                if other.probe.plain and other.excess < math.inf and other.probe.length <= max(probe.length, 1.0):
+            for other in self.moved:
+                if other.plain and other.excess < math.inf and other.length <= max(row.length, 1.0):
                     plain.append(other.excess / (1 + other.tolerance))
-            check, is_new = row.check, probe.plain or movement.excess > _NEW * max(plain)
-            if arrays:
-                check, is_new = Check.PLACES, not named.issuperset(arrays)
-                named.update(arrays if refutes else ())
+            check, is_new = row.check, row.plain or row.excess > _NEW * max(plain)
+            if row.arrays:
+                check, is_new = Check.PLACES, not named.issuperset(row.arrays)
+                named.update(row.arrays if refutes else ())
             elif little_noise:
                 check = Check.SIZE
             if is_new:
-                sentence = self._sentence(row, arrays, little_noise)
-                p_value = min(movement.p_value, 1.0)
+                sentence, p_value = self._sentence(row, little_noise), min(row.p_value, 1.0)
                 findings.append(
-                    Finding(check=check, sentence=sentence, refutes=refutes, p_value=p_value, example=probe.code)
+                    Finding(check=check, sentence=sentence, refutes=refutes, p_value=p_value, example=row.example)
                 )
         known = {finding.check for finding in findings}
-        spoilt = sorted((row for row in rows if row.movement.not_finite), key=lambda row: row.hostile)
+        spoilt = sorted((row for row in self.moved if row.not_finite), key=lambda row: row.hostile)
         for row in spoilt[:1] if Check.NOT_FINITE not in known else ():
-            coordinates = plural(row.movement.not_finite, "coordinate")
+            coordinates = plural(row.not_finite, "coordinate")
             sentence = f"{coordinates} became NaN or infinite when {row.client}{self._unless(row)}."
             refutes = self.hostile or not row.hostile
-            findings.append(Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=row.probe.code))
-        refused = [row for row in rows if row.movement.refusal and not (row.hostile or row.probe.may_refuse)]
-        for row in refused[:1]:
-            findings.append(self.refused(row.movement.refusal, row.client, row.probe.code))
-        return sorted(findings, key=lambda finding: not finding.refutes)
-
-    def refused(self, refusal: str, clause: str, example: str) -> Finding:
-        """Return a warning that the aggregation fails on a client that it should cope with."""
-        sentence = f"The aggregation failed ({refusal}) when {clause}: one such {self.who} stops the round."
-        return Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=example)
+            findings.append(Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=row.example))
+        for row in [row for row in self.moved if row.refusal and not (row.hostile or row.may_refuse)][:1]:
+            sentence = f"The aggregation failed ({row.refusal}) when {row.client}: one such {self.who} stops the round."
+            findings.append(Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=row.example))
+        return findings
 
     def _unless(self, row: Moved) -> str:
         """Say that only a hostile client sends this, if these do not count as bugs."""
         return f": a bug if {self.who}s are hostile" if row.hostile > self.hostile else ""
 
-    def _sentence(self, row: Moved, arrays: Sequence[str], little_noise: bool) -> str:
+    def _sentence(self, row: Moved, little_noise: bool) -> str:
         """Say what happened."""
-        movement, when = row.movement, f"when {row.client}"
-        if arrays:
-            more = f" and {len(arrays) - 3:,} more arrays" if len(arrays) > 3 else ""
-            names = ", ".join(map(repr, arrays[:3])) + more
-            return f"{names}: {plural(len(movement.bare), 'coordinate')} without noise moved {when}."
-        if math.isinf(movement.excess):
+        when = f"when {row.client}"
+        if row.arrays:
+            more = f" and {len(row.arrays) - 3:,} more arrays" if len(row.arrays) > 3 else ""
+            names = ", ".join(map(repr, row.arrays[:3])) + more
+            return f"{names}: {plural(row.bare, 'coordinate')} without noise moved {when}."
+        if math.isinf(row.excess):
             why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
             return f"The {self.who} shows without any noise {when}: {why}."
         if little_noise:
             return (
-                f"The noise is too small: it covers {1 / movement.excess:.2g} of how far the output moved {when} "
+                f"The noise is too small: it covers {1 / row.excess:.2g} of how far the output moved {when} "
                 f"(noise multiplier {self.noise_multiplier:g})."
             )
-        if not movement.exact and abs(math.log(movement.noise_ratio)) > 1e-3:
+        if not row.exact and abs(math.log(row.noise_ratio)) > 1e-3:
             return (
                 f"The noise depends on the {self.who}s: its standard deviation changed by a factor of "
-                f"{movement.noise_ratio:.4g} {when}, which counts as {factor(movement.excess)} times what the claim "
+                f"{row.noise_ratio:.4g} {when}, which counts as {factor(row.excess)} times what the claim "
                 f"allows{self._unless(row)}."
             )
         covers = "the noise covers" if self.noise_multiplier * self.noise else "the clip norm allows"
-        least = "" if movement.exact else "at least "
+        least = "" if row.exact else "at least "
         seen = "The outputs of all rounds together" if row.rounds > 1 else "The output"
-        return f"{seen} moved by {least}{factor(movement.excess)} times what {covers} {when}{self._unless(row)}."
+        return f"{seen} moved by {least}{factor(row.excess)} times what {covers} {when}{self._unless(row)}."
 
 
 def _worst_of_each_check(rows: Sequence[Moved]) -> list[Moved]:
@@ -229,12 +253,12 @@ def _worst_of_each_check(rows: Sequence[Moved]) -> list[Moved]:
     groups: dict[tuple[str, bool], list[Moved]] = {}
     for row in rows:
         # Too far, beyond rounding and the error of the measured noise.
-        if row.movement.lower > 1 + row.tolerance:
+        if row.lower > 1 + row.tolerance:
             groups.setdefault((row.check, row.hostile), []).append(row)
     worst: list[Moved] = []
     for group in groups.values():
         # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
         enough = min(0.95 * max(row.excess for row in group), 30.0)
-        bare = [row for row in group if row.movement.bare]
+        bare = [row for row in group if row.bare]
         worst += (bare or [row for row in group if row.excess >= enough])[:1]
-    return sorted(worst, key=lambda row: not row.movement.bare)
+    return sorted(worst, key=lambda row: not row.bare)

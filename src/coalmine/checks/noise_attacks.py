@@ -8,9 +8,10 @@ trade-off curve allows, so each is a valid test whatever it learned, and a union
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
@@ -23,7 +24,7 @@ from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
-    guess_p_value,
+    CoinGuesses,
     guess_seed,
     near_zero_p_value,
     value_p_value,
@@ -42,30 +43,122 @@ _NEGLIGIBLE = 0.02
 _WEAK, _PLAIN = 0.9, 14.0
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _SIZE_SHARE = 0.4  # of the false-alarm rate, for noise that is too small everywhere
+_REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must come
 _CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Scores of the test canaries, and what the attacker exploited.
+    """What an attack guessed right: all that its p-value, and a finding, follow from.
 
     Args:
         check: Name of the check.
-        sentence: What is wrong with the noise if the attack succeeds.
-        scores: Log-likelihood ratio of each chosen target, shape (k,).
-        chosen: Which targets, or None for all.
-        mean: Predicted noise of each chosen target.
-        scale: Predicted standard deviation of what the prediction misses, shape (k,), or None without a prediction.
-        usual: Standard deviation of the noise at the targets that were not chosen, if the sentence compares with it.
+        sentence: What is wrong with the noise if the attack succeeds; empty if it is too small.
+        guesses: Guesses about the coins of the targets that it chose.
+        hits: Values of inserted canaries that were hit, and how many were guessed, for each of the `_REACHES`; None if
+            none were guessed.
+        usual: Standard deviation of the noise at the other targets, if the sentence compares with it, or of all noise.
+        rest: Guesses about these.
+        share: Its share of the false-alarm rate.
     """
 
     check: str
     sentence: str
-    scores: Floats
-    chosen: Bools | None = None
-    mean: Floats | float = 0.0
-    scale: Floats | None = None
-    usual: float | None = None
+    guesses: CoinGuesses
+    hits: Sequence[tuple[int, int]] | None = None
+    usual: float = 0.0
+    rest: CoinGuesses | None = None
+    share: float = 1.0
+
+    def p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim, all attacks taken into account."""
+        p_value = self.guesses.p_value(claim)
+        if self.hits is not None:
+            for (hits, guesses), reach in zip(self.hits, _REACHES, strict=True):
+                chance = (2 * reach + 2.0**-24) / (MOST - LEAST)  # values are float32 numbers
+                if guesses >= 4:
+                    p_value = min(p_value, len(_REACHES) * value_p_value(hits, guesses, chance, claim))
+            p_value *= 2
+        # A p-value of 0 would stand for a certainty, which statistics never have.
+        return max(min(1.0, p_value) / self.share, LEAST_P_VALUE)
+
+
+def attack_with(
+    transcript: Transcript, check: Check, sentence: str, *, mean: Floats | float = 0.0, scale: Floats | None = None,
+    scores: Floats | None = None, chosen: Bools | None = None, usual: float = 0.0,
+) -> Attack:  # fmt: skip
+    """Guess coins, and values of canaries where the noise is predicted, and count what is right.
+
+    Args:
+        transcript: The calls.
+        check: Name of the check.
+        sentence: What is wrong with the noise if the attack succeeds.
+        mean: Predicted noise of each chosen target.
+        scale: Predicted standard deviation of what the prediction misses, shape (k,), or None without a prediction.
+        scores: Log-likelihood ratio of each chosen target, shape (k,); by default for normal noise as predicted, or as
+            large everywhere as in the pilot.
+        chosen: Which targets, or None for all.
+        usual: Standard deviation of the noise at the targets that were not chosen, if the sentence compares with it.
+    """
+    targets = slice(None) if chosen is None else chosen
+    coins, hits, rest = transcript.coins[targets], None, None
+    if scores is None:
+        scores = _gaussian_scores(transcript, mean, transcript.size if scale is None else scale, chosen)
+    if scale is not None:
+        # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few
+        # exact guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have a value.
+        misses, hits = np.abs(transcript.target_outputs[targets] - mean - transcript.target_values[targets]), []
+        for reach in _REACHES:
+            guessed = (scale <= reach / 4) & coins
+            hits.append((int(np.sum(misses[guessed] <= reach)), int(guessed.sum())))
+    if usual and chosen is not None:
+        rest = CoinGuesses.count(_gaussian_scores(transcript, 0.0, usual, ~chosen), transcript.coins[~chosen])
+    guesses = CoinGuesses.count(scores, coins)
+    return Attack(check=str(check), sentence=sentence, guesses=guesses, hits=hits, usual=usual, rest=rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseStatistics:
+    """What the attacks on the noise of a mechanism guessed right.
+
+    Args:
+        rate: False-alarm rate of all attacks together.
+        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
+        attacks: The attacks that found something to exploit, the most telling first.
+    """
+
+    rate: float
+    noise_multiplier: float | None
+    attacks: Sequence[Attack]
+
+    def findings(self, claim: Curve) -> list[Finding]:
+        """Return at most one finding: the first attack that refutes the claim."""
+        for attack in self.attacks:
+            p_value = attack.p_value(claim)
+            if p_value > self.rate:
+                continue
+            check, sentence = attack.check, attack.sentence
+            if check == Check.SIZE:
+                sentence = _too_small(attack.usual, self.noise_multiplier)
+            # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
+            # alone only if the rest keeps the claim.
+            if attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
+                check, sentence = Check.SIZE, f"{_too_small(attack.usual, self.noise_multiplier)} Besides: {sentence}"
+            return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
+        return []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the statistics that `to_dict` wrote."""
+        attacks = []
+        for attack in content["attacks"]:
+            rest = None if attack["rest"] is None else CoinGuesses(**attack["rest"])
+            attacks.append(Attack(**{**attack, "guesses": CoinGuesses(**attack["guesses"]), "rest": rest}))
+        return cls(**{**content, "attacks": attacks})
 
 
 def check_noise(
@@ -78,8 +171,8 @@ def check_noise(
     noise_multiplier: float | None = None,
     layers: Layers | None = None,
     seed: int = 0,
-) -> list[Finding]:
-    """Attack the noise of a mechanism.
+) -> NoiseStatistics:
+    """Attack the noise of a mechanism, until an attack refutes the claim.
 
     Args:
         mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
@@ -91,41 +184,26 @@ def check_noise(
         layers: The tensors that make up the vector, for sentences.
         seed: Seed of canaries and coins.
 
-    Returns:
-        At most one finding: the successful attack that names the bug most directly.
-
     Example:
         >>> from coalmine.stats.tradeoff import ApproximateDP
         >>> rng = np.random.default_rng(0)
         >>> def forgetful(total):
         ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
-        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5), calls=400))
+        >>> claim = ApproximateDP(1.0, 1e-5)
+        >>> print(*check_noise(forgetful, dim=500, claim=claim, calls=400).findings(claim))
         Coordinates 490–499 carry no noise (p < 1e-300).
     """
     layers = layers or Layers({})
     transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
-    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share of
-    # the rate; the others are plain at the right place.
-    too_small = _too_small(transcript.size, noise_multiplier)
-    everywhere = Attack(Check.SIZE, too_small, _gaussian_scores(transcript, 0.0, transcript.size))
-    attacks = [*_ATTACKS, (lambda *_: everywhere, _SIZE_SHARE)]
-    for attack_with, share in attacks if transcript.size >= _NEGLIGIBLE else attacks[-1:]:
-        attack = attack_with(transcript, layers)
-        if attack is None:  # it found nothing to exploit
+    made: list[Attack] = []
+    for attack, share in _ATTACKS if transcript.size >= _NEGLIGIBLE else _ATTACKS[-1:]:
+        found = attack(transcript, layers)
+        if found is None:  # nothing to exploit
             continue
-        p_value = _p_value(attack, transcript, claim) / share
-        if p_value > rate:
-            continue
-        check, sentence = attack.check, attack.sentence
-        if attack.usual is not None and attack.chosen is not None:
-            # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
-            # alone only if the rest keeps the claim.
-            rest = _gaussian_scores(transcript, 0.0, attack.usual, ~attack.chosen)
-            if guess_p_value(rest, transcript.coins[~attack.chosen], claim) <= rate:
-                check, sentence = Check.SIZE, f"{_too_small(attack.usual, noise_multiplier)} Besides: {sentence}"
-        # A p-value of 0 would stand for a certainty, which statistics never have.
-        return [Finding(check=check, sentence=sentence, p_value=max(min(1.0, p_value), LEAST_P_VALUE))]
-    return []
+        made.append(replace(found, share=share))
+        if made[-1].p_value(claim) <= rate:
+            break
+    return NoiseStatistics(rate=rate, noise_multiplier=noise_multiplier, attacks=made)
 
 
 def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rate: float = CHECK_RATE) -> bool:
@@ -148,28 +226,8 @@ def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rat
     count, size, rng = min(canaries, 100_000), noise_multiplier / 2, np.random.default_rng(0)
     coins, values = rng.random(count) < 0.5, rng.uniform(LEAST, MOST, count)
     outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
-    p_value = guess_p_value(values * (outputs - values / 2) / size**2, coins, claim)
+    p_value = CoinGuesses.count(values * (outputs - values / 2) / size**2, coins).p_value(claim)
     return p_value > 0.1 * _SIZE_SHARE * rate  # a tenth, so that other samples refute it as well, but for a few
-
-
-def _p_value(attack: Attack, transcript: Transcript, claim: Curve) -> float:
-    """Return the p-value of a claim from the scores of an attack, and from guessing the values of canaries."""
-    chosen = slice(None) if attack.chosen is None else attack.chosen
-    coins = transcript.coins[chosen]
-    p_value = guess_p_value(np.clip(attack.scores, -1e30, 1e30), coins, claim)
-    if attack.scale is None:
-        return p_value
-    # Where the noise is predicted to within less than canaries differ, their values are guessed as well: a few exact
-    # guesses refute any ε. Where to guess is settled without the coins; only inserted canaries have a value.
-    misses = np.abs(transcript.target_outputs[chosen] - attack.mean - transcript.target_values[chosen])
-    by_value, reaches = 1.0, (1e-8, 1e-6, 1e-4)
-    for reach in reaches:
-        guessed = (attack.scale <= reach / 4) & coins
-        hits, guesses = int(np.sum(misses[guessed] <= reach)), int(guessed.sum())
-        if guesses >= 4:
-            chance = (2 * reach + 2.0**-24) / (MOST - LEAST)  # values are float32 numbers
-            by_value = min(by_value, len(reaches) * value_p_value(hits, guesses, chance, claim))
-    return min(1.0, 2 * min(p_value, by_value))
 
 
 def _gaussian_scores(
@@ -223,7 +281,7 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
             mean[call, columns], scale[call, columns] = guessed[1][transcript.coordinates[columns]], 0.0
     mean, scale = mean[transcript.targets], scale[transcript.targets]
     sentence = f"The noise of a call is that of {min(names)}, and others have small seeds, too: trying them removes it."
-    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
 def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
@@ -233,19 +291,23 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     scales = np.sqrt(power / np.maximum(times, 1))
     noise = (transcript.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
     known = (transcript.known & (scales > 0)).astype(np.float32)
-    count, product = known @ known.T, noise @ noise.T
-    power = (noise**2) @ known.T  # of call i where call j is known, too
-    squared = product**2 / np.maximum(power * power.T, 1e-30)
-    np.fill_diagonal(squared, 0.0)
+    squares, calls = noise**2, len(noise)
     # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
     # Squares of correlations of independent normal values are beta variables; all pairs share the error.
     degrees = np.maximum(np.arange(noise.shape[1] + 1) / transcript.spread - 1, 1.0)
-    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / len(noise) ** 2)
+    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / calls**2)
     # What is closer to 1 is lost in rounding: so few values may be alike by chance.
-    least = np.where(least < 1 - 2e-7, least, 2.0)
-    squared[squared < least[count.astype(np.int64)]] = 0.0
-    partner = squared.argmax(axis=1)
-    linked = squared.max(axis=1) > _CORRELATED**2
+    least = np.where(least < 1 - 2e-7, least, 2.0).astype(np.float32)
+    partner, likeness = np.zeros(calls, dtype=np.int64), np.zeros(calls, dtype=np.float32)
+    for start in range(0, calls, 256):
+        rows = np.arange(start, min(start + 256, calls))
+        # Each power is that of a call where the other one is known, too.
+        power = (squares[rows] @ known.T) * (known[rows] @ squares.T)
+        squared = (noise[rows] @ noise.T) ** 2 / np.maximum(power, 1e-30)
+        squared[rows - start, rows] = 0.0
+        squared[squared < least[(known[rows] @ known.T).astype(np.intp)]] = 0.0
+        partner[rows], likeness[rows] = squared.argmax(axis=1), squared.max(axis=1)
+    linked = likeness > _CORRELATED**2
     if not linked[~transcript.pilot].any():
         return None
     both = transcript.known & transcript.known[partner]
@@ -257,13 +319,13 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     usable = linked[call] & transcript.known[partner[call], column]
     mean = np.where(usable, slope[call] * transcript.noise[partner[call], column], 0.0)
     scale = np.where(usable, rest[call], transcript.size)
-    example = int(np.argmax(np.where(transcript.pilot, -1.0, squared.max(axis=1))))
+    example = int(np.argmax(np.where(transcript.pilot, -1.0, likeness)))
     sentence = (
         f"The noise of call {example + 1} is {slope[example]:.3g} times that of call {partner[example] + 1} "
-        f"(correlation {np.sqrt(squared[example].max()):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
+        f"(correlation {np.sqrt(likeness[example]):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
         "twin."
     )
-    return Attack(Check.FRESH, sentence, _gaussian_scores(transcript, mean, scale), mean=mean, scale=scale)
+    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
 # Is it independent?
@@ -282,9 +344,10 @@ def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
     if calls < 6:
         return None
     partner = np.zeros(n, dtype=np.int64)
-    for start in range(0, n, 512):
-        block = slice(start, min(start + 512, n))
-        likeness = np.abs(halves[0][:, block].T @ halves[0])
+    for start in range(0, n, 256):
+        block = slice(start, min(start + 256, n))
+        likeness = halves[0][:, block].T @ halves[0]
+        np.abs(likeness, out=likeness)
         likeness[np.arange(len(likeness)), np.arange(start, block.stop)] = 0
         partner[block] = likeness.argmax(axis=1)
     # The other half confirms a pair, since the most similar of many is similar by chance.
@@ -305,10 +368,9 @@ def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
         f"{linked.sum():,} of {n:,} coordinates share their noise with another one, such as coordinate "
         f"{transcript.coordinates[j]:,} with {transcript.coordinates[partner[j]]:,} (correlation {likeness[j]:.3g})."
     )
-    scores = _gaussian_scores(transcript, mean, scale, chosen)
     # Noise that is too small everywhere shows in all targets, and must not be named after the few that share theirs.
-    usual = transcript.size if linked.mean() < 0.05 else None
-    return Attack(Check.INDEPENDENT, sentence, scores, chosen=chosen, mean=mean, scale=scale, usual=usual)
+    usual = transcript.size if linked.mean() < 0.05 else 0.0
+    return attack_with(transcript, Check.INDEPENDENT, sentence, mean=mean, scale=scale, chosen=chosen, usual=usual)
 
 
 def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
@@ -411,10 +473,13 @@ def _low_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack |
     sentence = f"{name} {'carry' if several else 'carries'} {amount}."
     chosen = members[transcript.targets[1 - axis]]
     scales = np.full(int(chosen.sum()), scale)
-    return Attack(
-        Check.CALLS if axis else Check.PLACES, sentence, _gaussian_scores(transcript, 0.0, scales, chosen),
-        chosen=chosen, scale=scales, usual=others,
-    )  # fmt: skip
+    check = Check.CALLS if axis else Check.PLACES
+    return attack_with(transcript, check, sentence, scale=scales, chosen=chosen, usual=others)
+
+
+def _small_everywhere(transcript: Transcript, layers: Layers) -> Attack:
+    """Take the noise for normal, and as large everywhere as in the pilot; `NoiseStatistics` says it in a sentence."""
+    return attack_with(transcript, Check.SIZE, "", usual=transcript.size)
 
 
 # Has it a shape that protects?
@@ -432,7 +497,7 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     sentence = (
         f"The noise depends on the input: {sizes[0]:.3g} where there is an update, {sizes[1]:.3g} where there is none."
     )
-    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
 def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
@@ -449,7 +514,7 @@ def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
         sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
     else:
         return None
-    return Attack(Check.SHAPE, sentence, _density_scores(transcript))
+    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
 def _density_scores(transcript: Transcript) -> Floats:
@@ -502,10 +567,10 @@ def _repeated_values(transcript: Transcript, layers: Layers) -> Attack | None:
     elif counts[most] > 0.001 * counts.sum():
         share = 100 * counts[most] / counts.sum()
         sentence = f"In {share:.3g}% of the places the noise is exactly {seen[most] * tolerance:.3g}."
-    return Attack(Check.VALUES, sentence, scores)
+    return attack_with(transcript, Check.VALUES, sentence, scores=scores)
 
 
-_ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...] = (
+_ATTACKS: Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]] = (
     (_small_seeds, 0.06),
     (_same_coordinates, 0.1),
     (_same_calls, 0.1),
@@ -514,5 +579,8 @@ _ATTACKS: tuple[tuple[Callable[[Transcript, Layers], Attack | None], float], ...
     (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
     (_odd_shape, 0.06),
+    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share; the
+    # others are plain at the right place.
+    (_small_everywhere, _SIZE_SHARE),
 )
-"""All attacks but that on noise that is too small, each with its share of the false-alarm rate, most telling first."""
+"""All attacks, each with its share of the false-alarm rate, the most telling first."""

@@ -17,13 +17,13 @@ import numpy as np
 from coalmine.arrays import Floats
 from coalmine.checks.clients import Probe, ProbeClients, Setting, Template, leaves, numbers_of
 from coalmine.checks.comparison import DOUBT, Movement, Round, Scale
-from coalmine.checks.findings import Judge, Moved, Replay
+from coalmine.checks.findings import Moved, Replay
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
 from coalmine.protocol import Vector
-from coalmine.results.verdict import Check, Finding
+from coalmine.results.verdict import Check
 
 _LEAST_DRAWS = 6
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
@@ -161,8 +161,7 @@ class _Search:
     def __init__(self, runner: Runner, probes: ProbeClients, noise_multiplier: float, options: ReplayOptions) -> None:
         self._runner, self._probes, self._options = runner, probes, options
         self._rows: list[Moved] = []
-        self._general: list[Finding] = []
-        self._noise_in_state = False
+        self._without_noise = self._noise_in_state = False
         self._nobody, self._nobody_moves, self._refusal = self._null_client()
         members = [self._without(probes.clients)]
         outcome = runner.run(members)
@@ -189,10 +188,7 @@ class _Search:
         if self._nobody_moves:
             apart = self._half_apart(np.eye(1, probes.template.dim)[0], self._nobody_moves)
             self._nobody_moves = max(self._nobody_moves, apart / self._scale.sensitivity)
-        self._judge = Judge(
-            noise_multiplier=noise_multiplier, noise=self._base.noise.level if noise_multiplier else 0.0,
-            layers=Layers.of(outcome.sizes), hostile=options.hostile, who=options.who,
-        )  # fmt: skip
+        self._claimed, self._layers = noise_multiplier, Layers.of(outcome.sizes)
 
     def steps(self) -> list[Callable[[], object]]:
         """Look at the noise and a first client, and return what is left to try."""
@@ -215,11 +211,11 @@ class _Search:
 
     def result(self) -> Replay:
         """Return what was observed."""
-        found = [*self._general, *self._judge.findings(self._rows)]
         return Replay(
-            findings=tuple(sorted(found, key=lambda f: not f.refutes)), moved=tuple(self._rows),
-            clip_norm=self._probes.clip, noise_multiplier=self._judge.noise_multiplier, noise=self._judge.noise,
-            unit=self._scale.sensitivity, calls=self._runner.calls, seed=self._options.seed, who=self._options.who,
+            moved=tuple(self._rows), clip_norm=self._probes.clip, noise_multiplier=self._claimed,
+            noise=self._base.noise.level if self._claimed else 0.0, unit=self._scale.sensitivity,
+            calls=self._runner.calls, seed=self._options.seed, who=self._options.who, hostile=self._options.hostile,
+            without_noise=self._without_noise, noise_in_state=self._noise_in_state,
         )  # fmt: skip
 
     def _null_client(self) -> tuple[Any, float, str]:
@@ -243,8 +239,8 @@ class _Search:
     def _look_for_noise(self, first: Probe) -> None:
         """Look at the noise itself: is there any?"""
         if self._refusal:
-            clause = f"one {self._options.who} with an update of zero joined"
-            self._general.append(self._judge.refused(self._refusal, clause, "0 * v"))
+            client = f"one {self._options.who} with an update of zero joined"
+            self._rows.append(Moved(check=Check.REFUSED, client=client, example="0 * v", refusal=self._refusal))
         has_noise = not self._scale.noise_multiplier or self._base.noise.level > 0
         if has_noise or not self._compared(self._base, self._probes.clients, first, 0.0).bare:
             return
@@ -256,16 +252,7 @@ class _Search:
         lengths = float(np.linalg.norm(early)) * float(np.linalg.norm(late))
         rounding = 64 * (self._probes.template.precision * float(np.linalg.norm(releases))) ** 2
         self._noise_in_state = lengths > rounding and abs(float(early @ late)) < 0.9 * lengths
-        sentence = (
-            "The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
-            f"{self._scale.noise_multiplier:g}. Noise from a fixed seed, or drawn only once, counts as none."
-        )
-        if self._noise_in_state:
-            sentence = (
-                "The noise comes from the state of the release, so that replay could not vary it and looked only for "
-                "movements beyond the clip norm. It protects only if nobody knows that state, such as a seed"
-            )
-        self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=not self._noise_in_state))
+        self._without_noise = True
         self._scale = replace(self._scale, noise_multiplier=0.0)  # movements are compared with the clip norm then
 
     def _compared(self, around: Round, others: Sequence[Any], probe: Probe, doubt: float) -> Movement:
@@ -348,21 +335,19 @@ class _Search:
             self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement, rounds=rounds)
 
     def _observe(self, probe: Probe, movement: Movement, rounds: int = 1) -> None:
+        holders = np.searchsorted(self._layers.ends, np.asarray(movement.bare, dtype=np.int64), side="right")
         self._rows.append(
             Moved(
-                check=probe.check,
-                client=f"one {self._options.who} {probe.sends} {probe.does}",
-                clip_norms=movement.length / self._scale.sensitivity,
-                deviations=movement.deviations,
-                excess=movement.excess,
-                outcome=movement.refusal or ("not finite" if movement.not_finite else "moved"),
-                hostile=probe.hostile,
-                probe=probe,
-                movement=movement,
-                rounds=rounds,
-                tolerance=self._probes.tolerance + self._nobody_moves,
+                check=str(probe.check), client=f"one {self._options.who} {probe.sends} {probe.does}",
+                example=probe.code, length=probe.length, clip_norms=movement.length / self._scale.sensitivity,
+                deviations=movement.deviations, excess=movement.excess, lower=movement.lower,
+                p_value=movement.p_value, exact=movement.exact, noise_ratio=movement.noise_ratio,
+                arrays=[self._layers.names[i] for i in np.unique(holders)], bare=len(movement.bare),
+                not_finite=movement.not_finite, refusal=movement.refusal, rounds=rounds,
+                tolerance=self._probes.tolerance + self._nobody_moves, hostile=probe.hostile, plain=probe.plain,
+                may_refuse=probe.may_refuse,
             )
-        )
+        )  # fmt: skip
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None) -> Round:
         draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)

@@ -15,14 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
-from coalmine.checks.update_noise import (
-    NOISE_CHECKS,
-    RECORDED,
-    THE_UPDATE,
-    NoiseRecord,
-    largest_roundings,
-    noise_findings,
-)
+from coalmine.checks.findings import Replay
+from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
 from coalmine.errors import InputError, check_count
@@ -86,8 +81,7 @@ class TrainingChecks:
         chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
             name of the tensor; None if no canaries lie in single tensors.
         participation_refutes: Whether the claim relies on how the clients were drawn.
-        looked_at: Checks that an integration made by itself.
-        facts: What these found.
+        replays: Replays that an integration made by itself, by the names of their checks.
         cohorts: Who took part.
     """
 
@@ -101,8 +95,7 @@ class TrainingChecks:
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
         self.participation_refutes = True
-        self.looked_at: list[str] = []
-        self.facts: list[Finding] = []
+        self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
         # Of the canaries, in their first round and in all rounds: sum of share times precision, and of the precision.
@@ -205,7 +198,7 @@ class TrainingChecks:
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
         """
-        made, noise = list(self.looked_at), self._claimed_noise(claim)
+        made, noise = list(self.replays), self._claimed_noise(claim)
         by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
         if noise is not None:
             made += NOISE_CHECKS
@@ -228,7 +221,11 @@ class TrainingChecks:
         if claim is not None and by_tensor:
             findings += tensor_findings(self.chances or {}, claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
-        return list(map(str, made)), [*self.facts, *adjusted]
+        replayed = list[Finding]()
+        # What a replay saw to happen needs no statistics, and so no share of the rate.
+        for check, replay in self.replays.items():
+            replayed += [replace(finding, check=check) for finding in replay.findings]
+        return list(map(str, made)), [*replayed, *adjusted]
 
     def _canaries(self) -> tuple[tuple[float, float] | None, list[Finding]]:
         """Return how much of the canaries' sum the releases contain and its standard error, and what is wrong with it.
@@ -304,8 +301,7 @@ class TrainingChecks:
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
             "tensors": None if chances is None else list(chances),
-            "looked_at": list(map(str, self.looked_at)),
-            "facts": [fact.to_dict() for fact in self.facts],
+            "replays": {check: replay.to_dict() for check, replay in self.replays.items()},
         }
         # Who took part is nobody's business after the training: only how often clients did.
         arrays = self.state() | {"cohort_ids": np.zeros(0, np.int64)}
@@ -319,13 +315,13 @@ class TrainingChecks:
         layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
-        for name in ("participation_refutes", "noise_multiplier", "even_noise", "looked_at"):
+        for name in ("participation_refutes", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
         if terms["sampling"] is not None:
             checks.sampling = parse_sampling(terms["sampling"])
         if terms["tensors"] is not None:
             checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}
-        checks.facts = [Finding(**fact) for fact in terms["facts"]]
+        checks.replays = {check: Replay.from_dict(replay) for check, replay in terms["replays"].items()}
         return checks
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -333,8 +329,8 @@ class TrainingChecks:
         state = {"presence": np.array(self._presence)}
         for name, counts in vars(self.cohorts).items():
             state[f"cohort_{name}"] = np.array(counts)
-        for name in RECORDED if self._noise is not None else ():
-            state[f"noise_{name}"] = np.array(getattr(self._noise, name))
+        if self._noise is not None:
+            state |= {f"noise_{name}": array for name, array in self._noise.state().items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -344,8 +340,8 @@ class TrainingChecks:
         if "noise_energies" not in state:
             return
         self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
-        for name in RECORDED:
-            setattr(self._noise, name, np.array(state[f"noise_{name}"]))
+        recorded = [name for name in state if name.startswith("noise_")]
+        self._noise.restore({name.removeprefix("noise_"): state[name] for name in recorded})
 
 
 def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:

@@ -1,60 +1,25 @@
-"""The noise of a training's updates: what is recorded of each one, and whether the claimed noise is in it.
+"""The noise of a training's updates: whether the claimed noise is in what `NoiseRecord` holds of them.
 
-An update is recorded in units of clip norm / divisor, the most that one client moves it. Claimed noise then has the
-noise multiplier as its standard deviation, which need not be known before the end. `NoiseRecord` takes about 12 MB.
-
-Afterwards `noise_findings` asks: is there enough noise, everywhere, drawn anew each time, independent and normal? Each
-test uses one lemma (`coalmine.stats.exact_tests`): in a subspace fixed before the noise of a round is drawn, the update
-has at least the energy of the claimed noise, whatever the clients sent. docs/checks.md has the proofs.
+`noise_findings` asks: is there enough noise, everywhere, drawn anew each time, independent and normal? Each test uses
+one lemma (`coalmine.stats.exact_tests`): in a subspace fixed before the noise of a round is drawn, the update has at
+least the energy of the claimed noise, whatever the clients sent. docs/checks.md has the proofs.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.layers import Layers
-from coalmine.protocol import Vector
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
 from coalmine.results.summary import list_rounds, plural
 from coalmine.results.verdict import Check, Finding
-from coalmine.seeds import generator
 from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
-from coalmine.vectors import CPU, dot, on, pieces
-
-THE_UPDATE = "the update"
-"""Name of the only tensor if the layers are unknown."""
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
-
-RECORDED = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "place", "squares")
-"""The arrays of a `NoiseRecord` that a checkpoint keeps."""
-
-# What is recorded
-
-_BLOCKS = 4  # parts of a tensor whose energies are kept
-_LEAST_BLOCK = 32
-_KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 21, 256
-_MOST_SAMPLED, _LEAST_SAMPLED = 2048, 256
-_MOST_SQUARES = 1 << 19  # numbers up to which the energy of every single one is kept
-# Copies inside an update are bugs of the code, not of single rounds: a few rounds show them.
-_COPY_ROUNDS = 4
-_SEARCHED = 1 << 14  # numbers of each tensor that are searched for copies
-_PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
-
-# Precision: of single precision, so many steps are one of bfloat16 and of half precision.
-_BRAIN_STEPS, _HALF_STEPS = 1 << 16, 1 << 13
-_FEW, _SEVERAL = 64, 256
-_LEAST_NUMBERS = 8  # other than 0: fewer may have few digits by chance
-_LEAST_VALUES = 8  # that differ, to recognize a grid: fewer are hardly noise
-_MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the precision of the numbers themselves
-_OFF_GRID = 0.01  # steps
-
-# What is tested
 
 # Families of tests of the size: blocks, rounds, blocks in single rounds, numbers near zero, single numbers.
 _SIZE_TESTS = 5
@@ -76,234 +41,6 @@ _RANGE, _PLACE = 5.0, 0.05
 _MEASURES = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
 _SUBJECTS = {THE_UPDATE: "The update"}  # names that a sentence does not start with as they are
 _COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "update": "Parts of "}
-
-
-class Pair(NamedTuple):
-    """Two halves of an update, of equal length, whose noise should be independent.
-
-    Args:
-        kind: ``"neighbors"``, ``"rows"``, ``"tensors"`` or ``"update"``.
-        name: Name of the tensor, or of both.
-        first: Number of the tensor of the first half, which is its start.
-        second: Number of the tensor of the second half.
-        shift: Where the second half starts in its tensor.
-        length: Length of both halves, or of their blocks.
-        blocks: Number of blocks if the halves alternate in blocks; 0 if they do not.
-    """
-
-    kind: str
-    name: str
-    first: int
-    second: int
-    shift: int
-    length: int
-    blocks: int = 0
-
-
-class NoiseRecord:
-    """A bounded record of a training's updates.
-
-    Args:
-        layers: The tensors of the model.
-        rounds: Number of rounds.
-        seed: Seed of the sampled coordinates.
-    """
-
-    def __init__(self, layers: Layers, rounds: int, seed: int) -> None:
-        self.layers, sizes = layers, layers.sizes
-        # Large tensors are cut into blocks, so that noise that is missing in a part of them shows.
-        edges: list[int] = []
-        for start, size in zip(layers.starts.tolist(), sizes.tolist(), strict=True):
-            parts = max(1, min(_BLOCKS, size // _LEAST_BLOCK))
-            edges += (start + size * np.arange(parts) // parts).tolist()
-        self.edges = np.array(edges, dtype=np.int64)
-        self.block_sizes = np.diff(np.append(self.edges, layers.dim))
-        self.tensor_of_block = np.searchsorted(layers.starts, self.edges, side="right") - 1
-        # Energies of a long training are summed over bins of consecutive rounds.
-        self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(edges))))
-        self.bin_of_round = np.arange(rounds) * self.bins // rounds
-        self.energies = np.zeros((self.bins, len(edges)))
-        self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
-        self.divisor = np.zeros(1)  # the largest one
-        # The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size.
-        kept = min(rounds, _KEPT_ROUNDS)
-        budget = int(np.clip(_KEPT_NUMBERS // kept, _LEAST_SAMPLED, _MOST_SAMPLED))
-        quotas = np.minimum(sizes, -(-budget // (2 * len(sizes))) + budget * sizes // (2 * sizes.sum()))
-        draw = generator(seed, "checks")
-        sampled = []
-        for start, size, quota in zip(layers.starts, sizes, quotas, strict=True):
-            sampled.append(start + np.sort(draw.choice(size, quota, replace=False)))
-        self.coordinates = np.concatenate(sampled).astype(np.int64)
-        self.tensor_of_sample = np.searchsorted(layers.starts, self.coordinates, side="right") - 1
-        self.samples = np.zeros((kept, len(self.coordinates)), dtype=np.float32)
-        self.sampled = np.full(kept, -1, dtype=np.int64)
-        # Every other number and the one after it, every other row and the next, and the starts of two tensors.
-        neighbors, rows, tensors = list[Pair](), list[Pair](), list[Pair]()
-        large = np.flatnonzero(sizes >= _SHORT_PREFIX)
-        for number in large.tolist():
-            name, searched = layers.names[number], min(int(sizes[number]), _SEARCHED)
-            neighbors.append(Pair("neighbors", name, number, number, 1, 1, searched // 2))
-            row = math.prod(layers.shapes[name][1:])
-            if len(layers.shapes[name]) > 1 and row < sizes[number]:
-                blocks = searched // (2 * row)
-                rest = max(0, searched - row)  # of rows longer than half of what is searched
-                rows.append(Pair("rows", name, number, number, row, row if blocks else rest, blocks))
-        large = large[np.argsort(-sizes[large], kind="stable")][:_MOST_TENSORS]
-        for i, number in enumerate(large.tolist()):
-            length = _PREFIX if sizes[number] >= _PREFIX else _SHORT_PREFIX
-            for larger in large[:i].tolist():
-                names = f"{layers.names[number]} and {layers.names[larger]}"
-                tensors.append(Pair("tensors", names, number, larger, 0, length))
-        self.pairs = [*neighbors, *rows, *tensors]
-        # Where the update is most like itself, whether backwards, and how many numbers are compared. The first round
-        # chooses the place, so it cannot test it.
-        self.place = np.zeros(3, dtype=np.int64)
-        if layers.dim >= 4 * _SHORT_PREFIX:
-            self.pairs.append(Pair("update", THE_UPDATE, 0, 0, 0, 0))
-        # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
-        self.copies = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
-        self.whole = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
-        # Energy of each single number over all rounds.
-        self.squares = np.zeros(layers.dim if layers.dim <= _MOST_SQUARES else 0)
-
-    def add(self, round: int, update: Vector, unit: float, rounding: float, divisor: float = 1.0) -> None:
-        """Record an update.
-
-        Args:
-            round: Number of the round.
-            update: The update, (dim,).
-            unit: Clip norm / divisor.
-            rounding: How far rounding may have moved each number of the update.
-            divisor: What the sum was divided by.
-        """
-        self.divisor[0] = max(self.divisor[0], divisor)
-        index = self.bin_of_round[round]
-        if len(self.squares):
-            squares = np.square(on(CPU, update) / unit, dtype=np.float64)
-            self.squares += squares
-            self.energies[index] += np.add.reduceat(squares, self.edges)
-        else:
-            for block, (start, size) in enumerate(zip(self.edges.tolist(), self.block_sizes.tolist(), strict=True)):
-                part = update[start : start + size]
-                self.energies[index, block] += dot(part, part) / unit**2
-        self.counts[index] += 1
-        self.rounding[index] = max(self.rounding[index], rounding / unit)
-        # Of a long training the first and the last rounds are kept.
-        kept, middle = len(self.samples), len(self.samples) // 2
-        slot = round if round < kept else middle + (round - middle) % (kept - middle)
-        self.samples[slot] = on(CPU, update[on(update.device, self.coordinates)]) / np.float32(unit)
-        self.sampled[slot] = round
-        unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
-        if not self.pairs or not len(unused):
-            return
-        values: list[Floats] = []
-        for start, size in zip(self.layers.starts, self.layers.sizes, strict=True):
-            values.append(on(CPU, update[start : start + min(size, _SEARCHED)]).astype(np.float64))
-        for number, pair in enumerate(self.pairs):
-            half = values[pair.first][: pair.length]
-            other = values[pair.second][pair.shift : pair.shift + pair.length]
-            if pair.kind == "update":
-                start = on(CPU, update[:_SEARCHED]).astype(np.float64)
-                chosen = unused[0] > 0
-                if not chosen:
-                    self.place[:2] = _most_alike_at(start)
-                half, other = _halves(start, *self.place[:2].tolist())
-                self.place[2] = half.size
-                # The round that chose the place keeps all its energy, which can only hide a copy.
-                other = other if chosen else np.zeros(half.size)
-            elif pair.blocks:
-                blocks = values[pair.first][: 2 * pair.length * pair.blocks].reshape(-1, 2, pair.length)
-                half, other = blocks[:, 0].ravel(), blocks[:, 1].ravel()
-            whole, across, length = float(half @ half), float(half @ other), float(other @ other)
-            rest = whole - across**2 / length if length > 0 else whole
-            self.whole[unused[0], number], self.copies[unused[0], number] = whole / unit**2, rest / unit**2
-
-
-def _most_alike_at(values: Floats) -> tuple[int, bool]:
-    """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
-    spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
-    # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts everything twice; both of enough terms.
-    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
-    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
-    if lags.max() > sums.max() / 2:
-        return int(np.argmax(lags)) + 1, False
-    return int(np.argmax(sums)) + 2 * _SHORT_PREFIX, True
-
-
-def _halves(values: Floats, place: int, backwards: int) -> tuple[Floats, Floats]:
-    """Return two halves of a vector without common numbers, the second one a lag later or mirrored."""
-    if backwards:
-        first = np.arange(max(0, place - values.size + 1), (place + 1) // 2)
-        return values[first], values[place - first]
-    if values.size < 2 * place:
-        return values[: values.size - place], values[place:]
-    blocks = values[: values.size // (2 * place) * (2 * place)].reshape(-1, 2, place)
-    return blocks[:, 0].ravel(), blocks[:, 1].ravel()
-
-
-def largest_roundings(vector: Vector, starts: Ints) -> Floats:
-    """Return how far rounding may have moved a number of each tensor, by the precision that it turns out to have.
-
-    Rounding to half precision, bfloat16 or a fixed grid is no bug of the noise. Each tensor is looked at by itself,
-    since layers often differ; fixed-point numbers, as of secure aggregation, have one grid. On a grid, rounding moves a
-    number by up to a whole step, since it may have been stochastic.
-
-    Args:
-        vector: The release as float32, (dim,).
-        starts: Where each tensor starts, ascending, from 0 on.
-
-    Returns:
-        One number per tensor, (tensors,).
-
-    Example:
-        >>> noise = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-        >>> f"{largest_roundings(noise, np.array([0]))[0]:.1g}"
-        '1e-07'
-        >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)], dtype=np.float32)
-        >>> [f"{rounding:.1g}" for rounding in largest_roundings(half, np.array([0, 500]))]
-        ['1e-07', '0.001']
-        >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
-        '0.01'
-    """
-    stops, largest = np.append(starts[1:], len(vector)), np.empty(len(starts))
-    for tensor, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        # Two passes without a copy are faster than one over an array of absolute values.
-        part = vector[start:stop]
-        largest[tensor] = max(float(part.max()), -float(part.min()))
-    roundings: Floats = np.spacing(largest.astype(np.float32)).astype(np.float64) / 2  # of single precision
-    # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
-    places = np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1)
-    first = on(CPU, vector[on(vector.device, places)])
-    is_single = (first.view(np.int32) & (_HALF_STEPS - 1)).any(axis=1)
-    for tensor in np.flatnonzero(~is_single).tolist():
-        roundings[tensor] = _coarse_rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
-    # Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse
-    # noise on updates that were not rounded does not.
-    several = np.sort(np.abs(on(CPU, vector[:_SEVERAL]).astype(np.float64)))
-    gaps = several[1:] - several[:-1]
-    wide = gaps[gaps > several[-1] / _MOST_STEPS]
-    if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
-        return roundings
-    step = several[-1] / round(several[-1] / float(wide.min()))  # a gap of large numbers has a larger relative error
-    for piece in (slice(_SEVERAL), *pieces(len(vector), vector.device)):  # the first few mostly settle the matter
-        steps = on(CPU, vector[piece]).astype(np.float64) / step
-        if float(np.abs(steps - np.round(steps)).max()) >= _OFF_GRID:
-            return roundings
-    return np.asarray(np.maximum(step, roundings))
-
-
-def _coarse_rounding(values: Vector, largest: float) -> float:
-    """Return how far rounding may have moved the numbers of a tensor, whose first ones use few bits."""
-    single = float(np.spacing(np.float32(largest))) / 2
-    if int((values != 0).sum()) < _LEAST_NUMBERS:
-        return single
-    numbers = on(CPU, values)
-    with np.errstate(over="ignore"):
-        if np.array_equal(numbers.astype(np.float16), numbers):
-            return float(np.spacing(np.float16(largest))) / 2
-    # bfloat16 has the first 16 bits of a float32, the others are 0.
-    is_brain = not (numbers.view(np.int32) & (_BRAIN_STEPS - 1)).any()
-    return single * _BRAIN_STEPS if is_brain else single
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -606,9 +343,7 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     noise = claim.noise_multipliers[claim.sampled[:used]][:, None] ** 2
     rest = (record.copies[:used] / noise).sum(axis=0)
     whole = (record.whole[:used] / noise).sum(axis=0)
-    lengths = [record.place[2] if pair.kind == "update" else pair.length for pair in pairs]
-    sizes = np.array(lengths) * np.array([max(1, pair.blocks) for pair in pairs])
-    dimensions = used * np.maximum(sizes - 1, 0).astype(np.float64)
+    dimensions = used * np.maximum(record.lengths - 1, 0).astype(np.float64)
     rounding = float(np.max(record.rounding)) / float(np.sqrt(noise.min()))
     p_values = len(pairs) * energy_p_value(with_rounding(rest, dimensions, rounding), dimensions)
     # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.

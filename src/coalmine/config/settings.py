@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -61,10 +61,6 @@ class Settings(BaseModel):
                 yield from value.walk(f"{before}{name}.")
             else:
                 yield before + name, type(self).model_fields[name], value
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings, ready for JSON."""
-        return self.model_dump(mode="json")
 
 
 def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
@@ -157,23 +153,23 @@ def _sentence(error: ValidationError, group: type[Settings], groups: Sequence[ty
     return f"the setting {path} = {first['input']!r:.60} is wrong: it must be {takes}"
 
 
+# What types accept, in words: simple ones, and those with other types inside.
+_SIMPLE = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
+_COMPOSED: dict[Any, Callable[[Sequence[Any]], str]] = {
+    Annotated: lambda inside: accepted(inside[0]),
+    Literal: lambda inside: ", ".join(f"`{choice}`" for choice in inside),
+    types.UnionType: lambda inside: " or ".join(filter(None, map(accepted, inside))),
+    tuple: lambda inside: f"one or several: {accepted(inside[0])}",
+    dict: lambda inside: f"names with {accepted(inside[1])}s",
+}
+_COMPOSED[Union] = _COMPOSED[types.UnionType]
+
+
 def accepted(kind: Any) -> str:
     """Return the values that a type accepts, in words."""
-    simple = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
-    if kind in simple:
-        return simple[kind]
-    origin, inside = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return accepted(inside[0])
-    if origin is Literal:
-        return ", ".join(f"`{choice}`" for choice in inside)
-    if origin in (types.UnionType, Union):
-        return " or ".join(word for part in inside if (word := accepted(part)))
-    if origin is tuple:
-        return f"one or several: {accepted(inside[0])}"
-    if origin is dict:
-        return "names with numbers" if inside[-1] is float else "names with texts"
-    return str(kind)
+    if get_origin(kind) in _COMPOSED:
+        return _COMPOSED[get_origin(kind)](get_args(kind))
+    return _SIMPLE.get(kind, str(kind))
 
 
 def _unknown(path: str, groups: Sequence[type[Settings]]) -> str:
@@ -219,20 +215,18 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
 def line_of(text: str, path: Sequence[str]) -> int | None:
     """Return the line of a TOML text, from 1, where a setting or its nearest table is."""
     # tomllib keeps no line numbers, so headers and keys are looked for in the text.
-    best: tuple[int, int] | None = None
+    longest, found = 0, None
     prefix: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
+        names: tuple[str, ...] = ()
         if header:
-            prefix = _names(header.group(1))
-            names = prefix
+            names = prefix = _names(header.group(1))
         elif key:
             names = (*prefix, *_names(key.group(1)))
-        else:
-            continue
-        if names and tuple(path[: len(names)]) == names and (best is None or len(names) > best[0]):
-            best = len(names), number
-    return None if best is None else best[1]
+        if len(names) > longest and tuple(path[: len(names)]) == names:
+            longest, found = len(names), number
+    return found
 
 
 def toml_value(content: object) -> str:

@@ -26,7 +26,7 @@ from coalmine.report.page import report
 from coalmine.results.directory import LOG
 from coalmine.results.io import SavedRun, read_run_directory, unsaved
 from coalmine.results.result import Result
-from coalmine.results.tables import evidence_numbers, grouped, results_markdown
+from coalmine.results.tables import grouped, results_markdown
 
 __all__ = ["Tracker", "log_run", "tracker"]
 
@@ -100,7 +100,7 @@ class Tracker:
         self.verdict("verdict", grouped(run.results)[0].verdict.value)
         for result in run.results:
             prefix = f"{result.method}/{result.label}"
-            numbers = {f"{prefix}/{name}": value for name, value in evidence_numbers(result).items()}
+            numbers = {f"{prefix}/{name}": value for name, value in result.numbers.items()}
             self.log_round(self.last_round, numbers)
             self.verdict(_name(f"{prefix}/verdict"), result.verdict.value)
         self.attach("results.md", results_markdown(run.results))

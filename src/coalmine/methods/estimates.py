@@ -41,7 +41,7 @@ from coalmine.stats.scores import FEW, INDEPENDENT
 # A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
 _BOUNDED_NULL = f"{INDEPENDENT}; their null distribution is bounded from above"
-_SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
+SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
 
 # Significance at which the Anderson–Darling test marks Gaussian fits as doubtful.
 _DOUBTFUL = 0.01
@@ -120,7 +120,7 @@ def canary_evidence(
         if exact and "gaussian-shift" in estimates:
             from_null.append(gaussian_shift(known, delta=delta, confidence=confidence))
         for e in from_null:
-            estimates[e.method] = replace(e, assumes=(e.assumes if exact else _BOUNDED_NULL) + _SIGNS * signs)
+            estimates[e.method] = replace(e, assumes=(e.assumes if exact else _BOUNDED_NULL) + SIGNS * signs)
     metrics, _ = normality(members, "inserted")
     if metrics.get("anderson_darling_p", 1.0) < _DOUBTFUL and "gaussian-shift" in estimates:
         estimates["gaussian-shift"] = replace(estimates["gaussian-shift"], doubtful=True)

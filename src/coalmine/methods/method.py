@@ -32,7 +32,7 @@ class Method:
     Args:
         settings: The method's own settings.
         training: Settings of the training it audits, or None if it needs none.
-        directory: The run directory, or None if nothing is to be kept.
+        directory: The run directory, or None outside a run.
         earlier: The run's earlier methods, by name.
 
     Attributes:
@@ -94,9 +94,10 @@ class Method:
     @property
     def config(self) -> dict[str, Any]:
         """Settings of training and method, as results record them."""
-        training = {} if self.training is None else self.training.to_dict()
-        own: dict[str, Any] = self.settings.to_dict()
-        return training | own
+        settings: dict[str, Any] = self.settings.model_dump(mode="json")
+        if self.training is None:
+            return settings
+        return self.training.model_dump(mode="json") | settings
 
     @classmethod
     def check(cls, run: Any) -> None:

@@ -71,7 +71,7 @@ def get(name: str) -> type[Method]:
         >>> get("one-shot").title
         'Random updates as canaries'
     """
-    if not is_installed(name):
+    if name not in _entries():
         raise InputError(f'unknown method "{name}". {did_you_mean(name, list(_entries()))}')
     target = _entries()[name]
     module, _, attribute = target.partition(":")
@@ -86,7 +86,7 @@ def get(name: str) -> type[Method]:
 
 def find(name: str) -> type[Method]:
     """Return a method by its name; one that is not installed is known by its name alone."""
-    return get(name) if is_installed(name) else type(name, (Method,), {"name": name, "title": name})
+    return get(name) if name in _entries() else type(name, (Method,), {"name": name, "title": name})
 
 
 @cache

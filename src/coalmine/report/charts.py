@@ -20,7 +20,7 @@ from coalmine.errors import InputError
 from coalmine.files import write_whole
 from coalmine.results import summary as words
 from coalmine.results.result import Result, from_json
-from coalmine.results.tables import Group, epsilons, evidence_numbers
+from coalmine.results.tables import Group
 from coalmine.stats.nulls import Null, parse_null
 from coalmine.stats.scores import Scores, epsilon_by_threshold
 
@@ -167,7 +167,7 @@ def evidence(groups: Sequence[Group]) -> Spec:
         for result in group.results:
             strip = top + 31
             top += _ROW
-            claim, bound, guess, low, high = evidence_numbers(result).values()
+            claim, bound, guess, low, high = result.numbers.values()
             who, kind, prefix = f"{result.method}: {result.label}", _BOUND, ""
             if result.refuted:
                 kind, prefix = _REFUTED, "REFUTED: "
@@ -337,8 +337,8 @@ class ScoreCharts:
         """Return the estimated ε at each threshold, with the lower bound and the claim."""
         x = number("threshold", "threshold", scale={"zero": False, "nice": False}, axis={"tickCount": 5})
         y = number("epsilon", "ε")
-        claim, bound, _ = epsilons(self.result)
-        levels = table(kind=["lower bound", "claim"], epsilon=[bound, claim])
+        numbers = self.result.numbers
+        levels = table(kind=["lower bound", "claim"], epsilon=[numbers["lower_bound"], numbers["claimed_epsilon"]])
         estimates = [{**place, "kind": "estimate"} for place in self.places]
         looks = kinds("color strokeDash", _LINES, [*estimates, *levels], columns=3, symbolType="stroke")
         layers = [

@@ -52,9 +52,8 @@ FEW = 3
 Figures = dict[str, tuple[str, charts.Spec]]
 """Title and chart of each figure, by the name of its place in the page. Templates add those that they place."""
 
-# The section of a method: what its results say together, then its own template, or each of its results.
+# The section of a method that has no template of its own.
 _SECTIONS = "sections"
-_SUMMARY = "{% if results.summary %}<p>{{ results.summary }}</p>{% endif %}"
 _EVERY_RESULT = "{% for result in results.results %}{{ ui.result(loop.index, result) }}{% endfor %}"
 
 
@@ -423,7 +422,7 @@ class _CompiledTemplates(jinja2.BytecodeCache):
 def section_text(name: str) -> str:
     """Return the template of a method's section; its own is in its package, which may be a third party's."""
     template = registry.find(name).template
-    return _SUMMARY + (_EVERY_RESULT if template is None else template.read_text(encoding="utf-8"))
+    return _EVERY_RESULT if template is None else template.read_text(encoding="utf-8")
 
 
 # Everything is escaped, unless it goes into Markdown, and unknown names are errors.

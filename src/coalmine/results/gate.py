@@ -37,7 +37,9 @@ class Judgment:
     Args:
         result: The result.
         bound: Its lower bound at ``confidence``, or None if it has no valid bound.
+        delta: The δ of the bound.
         confidence: Confidence at which it is judged among the others.
+        claim: The claimed ε, or None.
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
         over_limit: Whether the bound exceeds the limit.
@@ -47,17 +49,14 @@ class Judgment:
 
     result: Result
     bound: float | None
+    delta: float
     confidence: float | None
+    claim: float | None
     p_value: float | None
     verdict: Verdict
     over_limit: bool
     limit_applies: bool
     checked: bool
-
-    @property
-    def claim(self) -> float | None:
-        """The claimed ε."""
-        return None if self.result.claim is None else self.result.claim.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +90,7 @@ class Gate:
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
-        bound = judgment.result.bound
-        proven = f"ε ≥ {_short(judgment.bound)} at δ = {'-' if bound is None else f'{bound.delta:g}'}"
+        proven = f"ε ≥ {_short(judgment.bound)} at δ = {judgment.delta:g}"
         if judgment.over_limit:
             return f"{proven}, above the limit of {_short(self.limit)}"
         if judgment.verdict is not Verdict.REFUTED:
@@ -181,7 +179,7 @@ class Gate:
                     _short(judgment.bound),
                     "-" if confidence is None else f"{100 * confidence:.6g}%",
                     _short(judgment.claim),
-                    "-" if p_value is None else f"{p_value:.2g}",
+                    _short(p_value, ".2g"),
                     judgment.verdict.value,
                     remark,
                 ]
@@ -192,20 +190,11 @@ class Gate:
         """Return the gate, ready for JSON."""
         judgments = []
         for judgment in self.judgments:
-            judgments.append(
-                {
-                    "method": judgment.result.method,
-                    "view": judgment.result.label,
-                    "unit": judgment.result.unit.name,
-                    "bound": in_json(judgment.bound),
-                    "confidence": judgment.confidence,
-                    "p_value": judgment.p_value,
-                    "claim": in_json(judgment.claim),
-                    "verdict": judgment.verdict.value,
-                    "over_limit": judgment.over_limit,
-                    "checked": judgment.checked,
-                }
-            )
+            result, verdict = judgment.result, judgment.verdict.value
+            about = {"method": result.method, "view": result.label, "unit": result.unit.name}
+            numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
+            tested = {"confidence": judgment.confidence, "over_limit": judgment.over_limit, "checked": judgment.checked}
+            judgments.append({**about, **numbers, "verdict": verdict, **tested})
         return {
             "failed": self.failed,
             "max_epsilon": in_json(self.limit),
@@ -243,12 +232,14 @@ def judge(
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
     requested = 1 - check_confidence(confidence)
+    chosen = list(results)
     for kind, names in (("method", methods), ("view", views)):
         available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
         for name in names:
             if name not in available:
                 raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
-    chosen = [r for r in results if (not methods or r.method in methods) and (not views or r.view in views)]
+        if names:
+            chosen = [result for result in chosen if getattr(result, kind) in names]
     if not chosen:
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
@@ -326,40 +317,42 @@ def judged_together(
     rejected = holm(p_values, {i: shares[i] for i in p_values})
     judgments, total = [], 0.0
     for i, result in enumerate(results):
-        bound, claim, p_value = result.bound, result.claim, p_values.get(i)
+        bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
         refuted, compared = i in rejected, False
-        confidence = None
+        lower, delta, confidence = None, 0.0, None
         if bound is not None:
             # The bound at the significance that its share leaves, or else the strictest one that was stored.
             levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
             levels += [(1 - level, stricter) for level, stricter in bound.stricter]
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
             significance, lower = max(fitting, default=min(levels))
-            bound, confidence = replace(bound, epsilon=lower, lower=lower), 1 - significance
+            delta, confidence = bound.delta, 1 - significance
             compared = limited[i] and limit is not None
             if p_value is not None:
                 total += shares[i]
             else:
-                refuted = exceeds(bound, claim)
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
             if p_value is None or compared:
                 total += significance
         verdict = verdict_on(
-            claim,
+            result.claim,
             rejected=refuted,
             # What is refuted by itself, but not among all the others, is suspicious.
             exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
             detects_half=result.verdict is Verdict.NOT_REFUTED,
             bugs=result.bugs,
         )
-        tested = bound is not None and claim is not None and claim.epsilon < math.inf
+        tested = lower is not None and claimed is not None and claimed < math.inf
         judgments.append(
             Judgment(
                 result=result,
-                bound=None if bound is None else bound.epsilon,
+                bound=lower,
+                delta=delta,
                 confidence=confidence,
+                claim=claimed,
                 p_value=p_value,
                 verdict=verdict,
-                over_limit=compared and bound is not None and limit is not None and bound.epsilon > limit,
+                over_limit=compared and lower is not None and limit is not None and lower > limit,
                 limit_applies=limited[i],
                 checked=tested or compared or verdict is Verdict.REFUTED,
             )
@@ -380,11 +373,11 @@ def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]
     return refuted
 
 
-def _short(value: float | None) -> str:
-    """Format an ε for the table: a dash for none."""
+def _short(value: float | None, digits: str = ".4g") -> str:
+    """Format a number for the table: a dash for none."""
     if value is None:
         return "-"
-    return "∞" if value == math.inf else f"{value:.4g}"
+    return "∞" if value == math.inf else f"{value:{digits}}"
 
 
 # GitHub Actions. Titles, views and sentences may come from outside, so whatever could start another annotation or

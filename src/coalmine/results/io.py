@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import coalmine
@@ -117,16 +118,9 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
     return SavedRun(path=Path(), content=content, results=results, provenance=provenance())
 
 
-def write_method_results(found: MethodResults, directory: Path) -> None:
-    """Write a method's scores, arrays and extra documents."""
-    _check_names(found.results)
-    write_scores(found.results, directory)
-    for name, document in found.extras.items():
-        write_json(directory / f"{name}.json", document)
-
-
-def write_scores(results: Sequence[Result], directory: Path) -> None:
-    """Write the scores of results, which ``coalmine estimate`` reads too, and their further arrays."""
+def write_scores(results: Sequence[Result], directory: Path, extras: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Write the scores of results, which ``coalmine estimate`` reads too, their further arrays, and extra documents."""
+    _check_names(results)
     for result in results:
         if result.scores is not None:
             sides = {"members": result.scores.members}
@@ -135,6 +129,8 @@ def write_scores(results: Sequence[Result], directory: Path) -> None:
             write_arrays(directory / f"scores-{result.file_stem}.npz", sides)
         if result.arrays:
             write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
+    for name, document in extras.items():
+        write_json(directory / f"{name}.json", document)
 
 
 def provenance(seeds: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
 
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_kind
@@ -26,6 +27,8 @@ _CHECK_RATE = CHECK_RATE * (1 + 1e-9)  # each of n checks is made at CHECK_RATE 
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
+
+_NUMBERS = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
 
 
 @cache
@@ -171,6 +174,8 @@ class Result(Showable):
             method has many results.
         best_guess: The estimate to show beside the bound: the best calibrated one whose assumption was not seen to
             fail. Estimates from few scores, and those below the lower bound, stand for nothing.
+        numbers: The claimed ε, the lower bound to quote, and the best guess with its interval, by the names that JSON
+            and trackers use; None where there is none.
         bugs: The findings that refute the claim: those whose p-value, all checks taken into account, is small enough.
         verdict: What the result says about the claim.
         refuted: Whether the claim is refuted.
@@ -223,17 +228,20 @@ class Result(Showable):
     bound: Estimate | None = field(init=False, compare=False)
     quoted_bound: Estimate | None = field(init=False, compare=False)
     best_guess: Estimate | None = field(init=False, compare=False)
+    numbers: Mapping[str, float | None] = field(init=False, compare=False)
     bugs: list[Finding] = field(init=False, compare=False)
     verdict: Verdict = field(init=False, compare=False)
     refuted: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         claim, test = self.claim, self.claim_test
+        numbers: dict[str, float | None] = dict.fromkeys(_NUMBERS)
         bound = quoted = next((e for e in self.estimates if e.valid), None)
         least = 0.0
         if bound is not None:
-            least = bound.epsilon
+            numbers["lower_bound"] = least = bound.epsilon
             if self.joint_bound is not None and self.joint_bound != least:
+                numbers["lower_bound"] = self.joint_bound
                 together = f"{bound.assumes}; it then holds together with the bounds of all other results"
                 quoted = replace(bound, epsilon=self.joint_bound, lower=self.joint_bound, assumes=together, stricter=())
         reliable = {}
@@ -241,6 +249,12 @@ class Result(Showable):
             if e.epsilon >= least and not (e.doubtful or e.few_scores or e.lower == math.inf):
                 reliable[e.method] = e
         guess = next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
+        if guess is not None:
+            numbers |= {"best_guess": guess.epsilon, "best_guess_lower": guess.lower, "best_guess_upper": guess.upper}
+        claimed = None
+        if claim is not None:
+            claimed = (claim.epsilon, claim.delta)
+            numbers["claimed_epsilon"] = claim.epsilon
         bugs = [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
         if test is None and claim is not None:
             test = test_by_bound(claim, quoted, guess)
@@ -266,10 +280,11 @@ class Result(Showable):
             "claim_test": test,
             "label": label,
             "name": f"{self.method}, {label}",
-            "claimed": None if claim is None else (claim.epsilon, claim.delta),
+            "claimed": claimed,
             "bound": bound,
             "quoted_bound": quoted,
             "best_guess": guess,
+            "numbers": numbers,
             "bugs": bugs,
             "verdict": verdict,
             "refuted": verdict is Verdict.REFUTED,
@@ -316,11 +331,6 @@ class Result(Showable):
         readable = f"{self.method}-{self.label}".replace("ε = ", "eps-")
         return re.sub(r"[^A-Za-z0-9.=-]+", "-", readable).strip("-")
 
-    @property
-    def lacks_scores(self) -> bool:
-        """Whether there are too few scores for a best guess."""
-        return self.best_guess is None and any(e.few_scores for e in self.estimates)
-
     def __getitem__(self, method: str) -> Estimate:
         """Return the estimate of that name, such as ``result["gaussian-shift"]``.
 
@@ -366,22 +376,26 @@ class Result(Showable):
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
         values = {f.name: content[f.name] for f in fields(Result) if f.init and f.name in content}
-        values["ceiling"], values["joint_bound"] = from_json(values["ceiling"]), from_json(values["joint_bound"])
+        values |= dict(_Stored(**{name: values[name] for name in _Stored.model_fields}))
         values["unit"] = UNITS.get(content["unit"], Unit(content["unit"]))
-        values["side_names"] = tuple(content["side_names"])
-        values["metrics"] = {name: from_json(value) for name, value in content["metrics"].items()}
-        values["findings"] = [Finding(**finding) for finding in content["findings"]]
         if content["claim"] is not None:
             values["claim"] = Claim.from_dict(content["claim"])
-        if content["claim_test"] is not None:
-            test = content["claim_test"]
-            values["claim_test"] = ClaimTest(**{**test, "verdict": Verdict(test["verdict"])})
-        values["estimates"] = []
-        for stored in content["estimates"]:
-            numbers = {name: from_json(stored[name]) for name in ("epsilon", "lower", "upper", "threshold")}
-            stricter = tuple((level, from_json(lower)) for level, lower in stored.get("stricter", ()))
-            values["estimates"].append(Estimate(**{**stored, **numbers, "stricter": stricter}))
         return cls(**values)
+
+
+class _Stored(BaseModel):
+    """The fields of a result that JSON spells otherwise: infinity is a word, and lists stand for tuples and classes."""
+
+    # Unknown fields may change what the others mean. A claim test has a `Claim`, which is stored apart.
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    side_names: tuple[str, str]
+    estimates: list[Estimate]
+    claim_test: ClaimTest | None
+    findings: list[Finding]
+    ceiling: float | None
+    joint_bound: float | None
+    metrics: dict[str, float]
 
 
 class Results(tuple[Result, ...], Showable):

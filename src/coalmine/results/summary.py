@@ -11,7 +11,6 @@ from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
-    from coalmine.claims import Claim
     from coalmine.results.claim_test import ClaimTest
     from coalmine.results.result import Result
     from coalmine.stats import Estimate
@@ -31,7 +30,7 @@ def evidence_sentences(result: Result) -> str:
     evidence = bound_sentence(result.quoted_bound, result.ceiling, result.odds)
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
-    elif result.lacks_scores:
+    elif any(e.few_scores for e in result.estimates):
         evidence += " There are too few scores for a best guess."
     return f"{verdict_sentence(result)} {evidence}"
 
@@ -83,35 +82,33 @@ def verdict_sentence(result: Result) -> str:
             f"Refuted{p_value}: {claimed}{comma} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
             f"clipping or an accountant that assumes other sampling.{assumes}"
         )
-    if result.verdict is Verdict.TOO_WEAK:
-        return f"Too weak to test {claimed}: {_HALF[states_noise(claim)]} could go unnoticed.{_remedy(result, test)}"
-    power = ""
+    half, power = "half the noise", ""
     if test.detectable_noise is not None:
-        # For claims that state only ε, the share of the noise stands for ε divided by it.
-        detected = f"ε = {claim.epsilon / test.detectable_noise:.3g}"
-        if states_noise(claim):
-            detected = f"noise below {test.detectable_noise:.2g} of the claim"
-        power = f" This audit would have detected {detected} (80% power)."
+        power = f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
+    if claim.least_noise is None:
+        # Of claims that state only ε, the share of the noise stands for ε divided by it.
+        half = "twice this ε"
+        if test.detectable_noise is not None:
+            detected = claim.epsilon / test.detectable_noise
+            power = f" This audit would have detected ε = {detected:.3g} (80% power)."
+    if result.verdict is Verdict.TOO_WEAK:
+        return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
         evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
         return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
 
 
-# Half the claimed noise, for claims that state only ε and for those that state a noise multiplier.
-_HALF = ("twice this ε", "half the noise")
-
-
-def _remedy(result: Result, test: ClaimTest) -> str:
+def _remedy(result: Result, test: ClaimTest, half: str) -> str:
     """Say what would make an audit strong enough that was too weak, with a space before it."""
     if any(finding.check == Check.CANARIES_SHOW for finding in result.findings):
         return ""  # where releases contain no canaries, neither more of them nor another view would help
-    if test.canaries_needed is None or result.claim is None:
+    if test.canaries_needed is None:
         return " More canaries alone may not detect it: use a view that shows more, or more trials."
     # Where scores are not one per inserted canary, more of them come from more trials.
     side = result.side_names[0]
     more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
-    return f" About {test.canaries_needed:,} {more} would detect {_HALF[states_noise(result.claim)]} (80% power)."
+    return f" About {test.canaries_needed:,} {more} would detect {half} (80% power)."
 
 
 def noise_sentence(test: ClaimTest) -> str:
@@ -124,11 +121,6 @@ def noise_sentence(test: ClaimTest) -> str:
         guessed = f"; best guess {estimate:.2g}"
     at_most = math.ceil(100 * share) / 100  # rounded up, since it is an upper bound
     return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{guessed})."
-
-
-def states_noise(claim: Claim) -> bool:
-    """Whether a claim is about a noise multiplier, and not only about ε and δ."""
-    return claim.noise_multiplier is not None or bool(claim.noise_schedule)
 
 
 # Findings

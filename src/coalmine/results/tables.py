@@ -47,9 +47,10 @@ class Group:
     claim: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        bounded = [result for result in self.results if result.quoted_bound is not None]
-        verdict = overall(result.verdict for result in _deciding(bounded or self.results))
-        leading = [result for result in _deciding(bounded) if result.verdict is verdict]
+        bounded = [result for result in self.results if result.bound is not None]
+        deciding = _deciding(bounded or self.results)
+        verdict = overall(result.verdict for result in deciding)
+        leading = [result for result in deciding if result.verdict is verdict and result.bound is not None]
         strongest = max(leading, key=lambda result: (bool(result.bugs), *_telling(result)), default=None)
         claims = sorted({result.claim.epsilon for result in self.results if result.claim is not None})
         claim = max(claims, default=None)
@@ -96,15 +97,13 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
 
 def share_of_claim(result: Result) -> float:
     """Return the bound as a share of the claim; 0 without a finite claim."""
-    if result.quoted_bound is None or result.claim is None or result.claim.epsilon in (0, math.inf):
-        return 0.0
-    return result.quoted_bound.epsilon / result.claim.epsilon
+    claimed, bound, *_ = result.numbers.values()
+    return bound / claimed if bound and claimed and claimed < math.inf else 0.0
 
 
 def _telling(result: Result) -> tuple[int, float, float]:
     """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
-    bound = 0.0 if result.quoted_bound is None else result.quoted_bound.epsilon
-    return -LEADING.index(result.verdict), share_of_claim(result), bound
+    return -LEADING.index(result.verdict), share_of_claim(result), result.numbers["lower_bound"] or 0.0
 
 
 def _deciding(results: Sequence[Result]) -> list[Result]:
@@ -181,27 +180,8 @@ def inline_markdown(text: str) -> str:
 def evidence_cells(result: Result) -> list[str]:
     """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
     by = "" if result.best_guess is None else result.best_guess.method
-    return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
-
-
-def evidence_numbers(result: Result) -> dict[str, float | None]:
-    """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
-    claim, bound, guess = result.claim, result.quoted_bound, result.best_guess
-    names = ("claimed_epsilon", "lower_bound", "best_guess", "best_guess_lower", "best_guess_upper")
-    numbers: dict[str, float | None] = dict.fromkeys(names)
-    if claim is not None:
-        numbers["claimed_epsilon"] = claim.epsilon
-    if bound is not None:
-        numbers["lower_bound"] = bound.epsilon
-    if guess is not None:
-        numbers |= {"best_guess": guess.epsilon, "best_guess_lower": guess.lower, "best_guess_upper": guess.upper}
-    return numbers
-
-
-def epsilons(result: Result) -> tuple[float | None, float | None, float | None]:
-    """Return the claim, the lower bound and the best guess of a result."""
-    claim, bound, guess, *_ = evidence_numbers(result).values()
-    return claim, bound, guess
+    claim, bound, guess, *_ = result.numbers.values()
+    return [fixed(claim, 3), fixed(bound, 3), fixed(guess, 3), by, result.verdict.value]
 
 
 def score_counts(result: Result) -> str | None:
@@ -232,9 +212,8 @@ def estimates_frame(results: Sequence[Result]) -> Any:
     rows = []
     for result in results:
         about = {name: getattr(result, name) for name in ("method", "view", "variant", "training")}
-        about |= {"unit": result.unit.name, "verdict": result.verdict.value, "claimed_epsilon": None, "p_value": None}
-        if result.claim is not None:
-            about["claimed_epsilon"] = result.claim.epsilon
+        about |= {"unit": result.unit.name, "verdict": result.verdict.value}
+        about |= {"claimed_epsilon": result.numbers["claimed_epsilon"], "p_value": None}
         if result.claim_test is not None:
             about["p_value"] = result.claim_test.p_value
         for e in result.estimates:

@@ -168,9 +168,6 @@ class Finding:
     p_value: float = 0.0
     example: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "check", str(self.check))  # a plain string, as in files
-
     def __str__(self) -> str:
         """The sentence, with the p-value if there is one."""
         from coalmine.results.summary import p_value_text
@@ -182,4 +179,4 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON; ``Finding(**content)`` reads them back."""
-        return dict(vars(self))
+        return {**vars(self), "check": str(self.check)}

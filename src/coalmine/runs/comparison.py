@@ -21,7 +21,7 @@ from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, evidence_numbers, grouped
+from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped
 
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
@@ -86,7 +86,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
         about = {"method": self.result.method, "view": self.result.label, "run": self.run}
-        numbers = {name: in_json(value) for name, value in evidence_numbers(self.result).items()}
+        numbers = {name: in_json(value) for name, value in self.result.numbers.items()}
         return {**about, **numbers, "verdict": self.result.verdict.value, "difference": self.difference}
 
 

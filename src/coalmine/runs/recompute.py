@@ -2,10 +2,9 @@
 
 ``coalmine check`` never reads a stored bound, p-value or verdict. Each method computes its own results again from their
 scores, arrays and terms (`coalmine.methods.method.Method.recompute`), with δ and confidence from ``config.toml``.
-Checks of a training are made again from what they saw. What else was found in passing, such as by replay, and what
-cannot be recomputed is guarded by the manifest. Stored numbers, verdicts, claims and findings that differ from the
-recomputed ones, and results that the settings ask for but that are missing, are differences: the gate fails on them.
-Sentences are not compared.
+Findings of checks follow again from what these counted and measured. What cannot be recomputed is guarded by the
+manifest. Stored numbers, verdicts, claims and findings that differ from the recomputed ones, and results that the
+settings ask for but that are missing, are differences: the gate fails on them. Sentences are not compared.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,12 +72,11 @@ def recompute(run: SavedRun) -> Recomputed:
     Raises:
         InputError: If the settings or scores cannot be read.
     """
+    differences, settings = [*_missing(run)], None
     # Settings of a method that is not installed cannot be read; its results are judged as they were stored.
-    installed = all(registry.is_installed(name) for name in run.methods)
-    settings = None
-    if run.config is not None and installed:
+    if run.config is not None and all(map(registry.is_installed, run.methods)):
         settings = run_from_text(run.config, f"{run.path / 'config.toml'}")
-    differences = [*_missing(run), *([] if settings is None else _unlike_settings(run, settings))]
+        differences += _unlike_settings(run, settings)
     results, not_recomputed = [], []
     with single_thread(), refusing_damage(run.path):
         for result, stored in zip(run.results, run.content["results"], strict=True):
@@ -156,14 +154,16 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
 
 def _unlike(stored: Any, again: Any, place: str) -> Iterator[str]:
     """Yield sentences on what differs in two JSON values by more than rounding."""
-    if isinstance(stored, Mapping) and isinstance(again, Mapping):
+    kinds = {type(stored), type(again)}
+    if kinds == {dict}:
         for name in sorted({*stored, *again} - {*_SENTENCES}):
             yield from _unlike(stored.get(name), again.get(name), f"{place}.{name}")
-    elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
+    elif kinds == {list} and len(stored) == len(again):
         for i, (one, other) in enumerate(zip(stored, again, strict=True)):
-            yield from _unlike(one, other, f"{place}[{one.get('method', i) if isinstance(one, dict) else i}]")
+            name = one.get("method", i) if isinstance(one, dict) else i
+            yield from _unlike(one, other, f"{place}[{name}]")
+    elif kinds <= {int, float} and math.isclose(stored, again, rel_tol=_ROUNDING):
+        return
     elif stored != again:
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stored, again))
-        if not (numbers and math.isclose(stored, again, rel_tol=_ROUNDING)):
-            was, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (stored, again))
-            yield f"{place} is stored as {was}, recomputed as {now}"
+        was, now = (json.dumps(value, ensure_ascii=False)[:60] for value in (stored, again))
+        yield f"{place} is stored as {was}, recomputed as {now}"

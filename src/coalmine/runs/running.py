@@ -11,9 +11,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from coalmine.results.io import (
     refusing_damage,
     results_to_dict,
     write_manifest,
-    write_method_results,
+    write_scores,
 )
 from coalmine.results.result import MethodResults, Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
@@ -86,16 +87,18 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
         False
     """
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
-    directory = None if out is None else RunDirectory(out)
     if not isinstance(settings, RunSettings):
         path = Path(settings)
-        settings, directory = read_run(path), directory or RunDirectory(directory_for(path))
-    # The lock is held for the whole run, and its state is recorded however the run ends.
-    claim = nullcontext() if directory is None else directory.claimed(settings.to_toml())
-    with stopping_on_sigterm(), claim:
-        if directory is not None and (directory.path / MANIFEST).is_file():
-            check_manifest(directory.path)  # a finished run is read, not computed again
-        return _Run(settings, directory, None if directory is None else directory.path, watch).finished()
+        settings, out = read_run(path), out or directory_for(path)
+    # Every run has a directory, if only until it ends. The lock is held for the whole run, and its state is recorded
+    # however the run ends.
+    with stopping_on_sigterm(), TemporaryDirectory(prefix="coalmine-") as scratch:
+        directory = RunDirectory(out or scratch)
+        with directory.claimed(settings.to_toml()):
+            if (directory.path / MANIFEST).is_file():
+                check_manifest(directory.path)  # a finished run is read, not computed again
+            finished = _Run(settings, directory, watch).finished()
+    return replace(finished, directory=directory.path if out else None)
 
 
 def directory_for(file: Path) -> Path:
@@ -108,8 +111,7 @@ class _Run:
     """A run in progress."""
 
     settings: RunSettings
-    directory: RunDirectory | None
-    path: Path | None  # of the directory
+    directory: RunDirectory
     watch: Watch | None
 
     def finished(self) -> Finished:
@@ -150,7 +152,7 @@ class _Run:
             table = self.settings.table_of(kind)
             training = self.settings.trainings.get(table)
             with _naming(name):
-                method = kind(settings, training=training, directory=self.path, earlier=dict(earlier))
+                method = kind(settings, training=training, directory=self.directory.path, earlier=dict(earlier))
             if not method.needs_training:
                 table, training = "", None
             earlier[name] = method
@@ -160,8 +162,6 @@ class _Run:
 
     def _stored(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
         """Return the methods whose results are stored, except those that an unfinished method has to read from."""
-        if self.path is None:
-            return {}
         parts, needed = {}, set[str]()
         for group in groups:
             for name, method in group.methods.items():
@@ -174,9 +174,9 @@ class _Run:
         stored = {}
         for name, part in parts.items():
             if name not in needed:
-                with refusing_damage(self.path):
-                    results = read_results(part["results"], self.path)
-                extras = read_extras(self.path, registry.get(name).extras)
+                with refusing_damage(self.directory.path):
+                    results = read_results(part["results"], self.directory.path)
+                extras = read_extras(self.directory.path, registry.get(name).extras)
                 stored[name] = MethodResults(method=name, results=results, summary=part.get("summary"), extras=extras)
         return stored
 
@@ -206,7 +206,7 @@ class _Run:
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        path = None if self.path is None else self.path / checkpoints
+        path, every = self.directory.path / checkpoints, self.settings.run.checkpoint_every
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
 
@@ -218,14 +218,13 @@ class _Run:
                         live.extend(filter(None, [audit.live()]))
                         figures |= audit.figures()
                 advance(done, "; ".join(live))
-                if self.directory is not None:
-                    facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
-                    self.directory.log("round", **facts, **measured)
+                facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
+                self.directory.log("round", **facts, **measured)
                 if self.watch is not None:
                     measures = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
                     self.watch(done - 1, measures | figures)
 
-            training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
+            training.run(checkpoints=path, checkpoint_every=every, progress=progress)
 
     def _results(
         self,
@@ -242,10 +241,9 @@ class _Run:
         table = group.table or next(iter(read), "")
         results = [replace(result, training=table) for result in found.results]
         found = replace(found, method=method.name, results=results)
-        if self.path is not None:
-            # Scores first: once its part is there, a method counts as done.
-            write_method_results(found, self.path)
-            method.write(self.path)
+        # Scores first: once its part is there, a method counts as done.
+        write_scores(results, self.directory.path, found.extras)
+        method.write(self.directory.path)
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
         return found
 
@@ -263,25 +261,24 @@ class _Run:
         )
         tables = {**self.settings.trainings, **self.settings.methods}
         origin = provenance({name: table.seed for name, table in tables.items() if hasattr(table, "seed")})
-        if self.path is not None:
-            if (self.path / PROVENANCE).is_file():  # a run that was complete before keeps its date
-                origin = read_json(self.path / PROVENANCE)
-            write_json(self.path / PROVENANCE, origin)
-            write_json(self.path / RESULT, content)
-            write_manifest(self.path)
+        path = self.directory.path
+        if (path / PROVENANCE).is_file():  # a run that was complete before keeps its date
+            origin = read_json(path / PROVENANCE)
+        write_json(path / PROVENANCE, origin)
+        write_json(path / RESULT, content)
+        write_manifest(path)
         content["provenance"] = origin
-        return Finished(methods=methods, results=Results(results), content=content, directory=self.path)
+        return Finished(methods=methods, results=Results(results), content=content)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """Return the part that an earlier process finished, if there is one."""
-        path = None if self.path is None else self.path / "parts" / f"{name}.json"
-        return read_json(path) if path is not None and path.is_file() else None
+        path = self.directory.path / "parts" / f"{name}.json"
+        return read_json(path) if path.is_file() else None
 
     def _keep(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a finished part."""
-        if self.directory is not None:
-            write_json(self.directory.path / "parts" / f"{name}.json", content)
-            self.directory.log("found", part=name)
+        write_json(self.directory.path / "parts" / f"{name}.json", content)
+        self.directory.log("found", part=name)
 
 
 @dataclass(frozen=True)

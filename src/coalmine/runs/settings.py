@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -90,31 +90,24 @@ class RunSettings:
         return "\n\n".join(toml_table(name, settings) for name, settings in tables.items()) + "\n"
 
 
-def training_tables() -> list[str]:
-    """Return the tables that describe what is trained."""
-    return list(dict.fromkeys([TRAINING, *(method.training_table for method in registry.runnable())]))
+def table_types(present: Collection[str] = ()) -> dict[str, type[Settings]]:
+    """Return the settings class of each table, in the order they are written.
 
+    A method with a training table of its own brings its own defaults. They apply to [training] where it shares that.
 
-def table_settings(name: str, tables: Sequence[str] = ()) -> type[Settings]:
-    """Return the settings class of a table, in a file that has the given ``tables``."""
-    if name == "run":
-        return RunOptions
-    if name not in training_tables():
-        settings = registry.get(name).settings_type
-        assert settings is not None
-        return settings
-    # A method with a training table of its own also brings its own defaults, even where it shares [training].
-    special = [method for method in registry.runnable() if method.training_table != TRAINING]
-    for method in special:
-        shares = name == TRAINING and method.name in tables and method.training_table not in tables
-        if method.training_type is not None and (shares or name == method.training_table):
-            return method.training_type
-    return TrainingSettings
-
-
-def all_tables() -> list[str]:
-    """Return the names of all tables, in the order they are written."""
-    return ["run", *training_tables(), *(method.name for method in registry.runnable())]
+    Args:
+        present: The tables of a file.
+    """
+    trainings: dict[str, type[Settings]] = {TRAINING: TrainingSettings}
+    methods: dict[str, type[Settings]] = {}
+    for method in registry.runnable():
+        assert method.settings_type is not None
+        methods[method.name] = method.settings_type
+        if method.training_type is not None and method.training_table != TRAINING:
+            trainings[method.training_table] = method.training_type
+            if method.name in present and method.training_table not in present:
+                trainings[TRAINING] = method.training_type
+    return {"run": RunOptions, **trainings, **methods}
 
 
 def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -134,10 +127,13 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
     """Read the settings of a run from TOML text that came from ``source``, as `read_run` does."""
     content = parse_toml(text, source)
     changes = texts_to_mapping(overrides)
+    types = table_types()
     for name in changes:
-        if name not in all_tables():
-            owner = next((t for t in all_tables() if name in table_settings(t).model_fields), None)
-            hint = f"Did you mean {owner}.{name}?" if owner else did_you_mean(name, all_tables())
+        if name not in types:
+            hint = did_you_mean(name, types)
+            for table, kind in reversed(types.items()):  # of several tables, the first one
+                if name in kind.model_fields:
+                    hint = f"Did you mean {table}.{name}?"
             raise InputError(f"--set {name}: settings of a file are named table.key. {hint}")
     try:
         return run_from_mapping(_merged(content, changes))
@@ -146,9 +142,11 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
         place: object = changes
         for name in error.path:
             place = place.get(name) if isinstance(place, Mapping) else place
-        set_by_option = bool(error.path) and place is not None
-        line = None if set_by_option else line_of(text, error.path)
-        where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"
+        where, line = source, line_of(text, error.path)
+        if error.path and place is not None:
+            where = "--set"
+        elif line is not None:
+            where = f"{source}, line {line}"
         raise SettingError(f"{where}: {error}", error.path) from None
 
 
@@ -158,21 +156,25 @@ def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:
     Raises:
         SettingError: If a table or setting is unknown or wrong.
     """
-    tables: dict[str, Any] = {}
+    types, tables = table_types(content), dict[str, Any]()
     for name, values in content.items():
-        if name not in all_tables():
-            raise SettingError(f"unknown table [{name}]. {did_you_mean(name, all_tables())}", [name])
+        if name not in types:
+            raise SettingError(f"unknown table [{name}]. {did_you_mean(name, types)}", [name])
         if not isinstance(values, Mapping):
             raise SettingError(f"{name} must be a table: [{name}] with settings below it", [name])
         try:
-            (tables[name],) = settings_from_mapping(values, table_settings(name, list(content)))
+            (tables[name],) = settings_from_mapping(values, types[name])
         except SettingError as error:
             raise SettingError(f"in [{name}] {error}", [name, *error.path]) from None
-    return RunSettings(
-        run=tables.get("run", RunOptions()),
-        trainings={name: tables[name] for name in training_tables() if name in tables},
-        methods={method.name: tables[method.name] for method in registry.runnable() if method.name in tables},
-    )
+    options = tables.pop("run", RunOptions())
+    trainings: dict[str, TrainingSettings] = {}
+    methods: dict[str, Settings] = {}
+    for name in sorted(tables, key=list(types).index):
+        if isinstance(tables[name], TrainingSettings):
+            trainings[name] = tables[name]
+        else:
+            methods[name] = tables[name]
+    return RunSettings(run=options, trainings=trainings, methods=methods)
 
 
 def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,9 +218,9 @@ def demo_settings(name: str, seed: int) -> RunSettings:
             ``"demo-bug"`` for a training with a bug, audited by one.
         seed: Seed of everything that has one.
     """
-    text = preset_text(name)
-    seeded = [table for table in parse_toml(text, name) if "seed" in table_settings(table).model_fields]
-    return run_from_text(text, f"the {name}", [f"{table}.seed={seed}" for table in seeded])
+    text, types = preset_text(name), table_types()
+    seeds = [f"{table}.seed={seed}" for table in parse_toml(text, name) if "seed" in types[table].model_fields]
+    return run_from_text(text, f"the {name}", seeds)
 
 
 def for_methods(names: Sequence[str]) -> str:

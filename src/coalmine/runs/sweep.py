@@ -22,7 +22,7 @@ from coalmine.results import summary
 from coalmine.results.directory import REPORT
 from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_numbers, shown_results
+from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
 from coalmine.runs.comparison import write_index
 from coalmine.runs.running import directory_for, run, stopping_on_sigterm
@@ -56,7 +56,7 @@ class SweptResult:
             "view": result.label,
             "unit": result.unit.name,
             "delta": None if result.bound is None else result.bound.delta,
-            **{name: in_json(value) for name, value in evidence_numbers(result).items()},
+            **{name: in_json(value) for name, value in result.numbers.items()},
             "verdict": result.verdict.value,
             "directory": str(self.directory),
         }
@@ -112,7 +112,7 @@ class Sweep:
             others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
             drawn: dict[str, Any] = {"x": as_number(row.point[first]), "about": row.directory.name}
             drawn["refuted"] = row.result.refuted
-            numbers = evidence_numbers(row.result).values()
+            numbers = row.result.numbers.values()
             for key, value in zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True):
                 drawn[key] = None if value == math.inf else value  # which has no place in a chart
             title = ", ".join([row.result.method, row.result.label, *others])

@@ -20,15 +20,17 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.arrays import Array, Bools, Floats, Ints
-from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous_bound import JointBoundary, joint_p_value
+from coalmine.stats.rank_tests import tail_guesses
+from coalmine.stats.simultaneous_bound import JointBoundary, joint_boundary
 from coalmine.stats.tradeoff import ApproximateDP, Curve
 
 LEAST_P_VALUE = 1e-300
@@ -147,68 +149,121 @@ def repeated_size_gain(size: int, before: int, population: int, rate: float) -> 
 
 
 THRESHOLDS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0])
-"""Log-likelihood ratios at which `threshold_p_value` guesses, in both tails."""
+"""Log-likelihood ratios at which `CoinGuesses` guesses, in both tails."""
 
 _LEVELS = np.logspace(-30, 0, 241)  # significances at which rates are bounded, 33% apart
 _BOUNDARY_LEVEL = 1e-4  # the joint boundary is sharpest around this significance; it is valid at any
+_TAIL_RATIO = 2**0.25  # between neighboring numbers of guesses about the largest and smallest scores
 
 
-def accuracy_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
-    """Return the p-value of a claim from guessing "inserted" for every positive score.
-
-    Under the claim each guess is right with a probability of at most 1 − x, where f(x) = 1 − x on its curve f, so the
-    number of right guesses is at most Bin(N, 1 − x), for canaries of any kind (docs/checks.md, Theorem 1).
+@dataclass(frozen=True)
+class CoinGuesses:
+    """Numbers of right guesses about fair coins: all that the tests of a claim need to know of the scores.
 
     Args:
-        scores: Log-likelihood ratios, shape (n,).
-        inserted: Outcomes of the fair coins, shape (n,).
-        claim: The claimed trade-off curve.
+        canaries: Number of coins.
+        accurate: How many are guessed right by the sign of the score.
+        right: Right guesses at each of the `THRESHOLDS`: "inserted" above it, then "not inserted" below its negative.
+        wrong: Wrong guesses at the same places.
+        extremes: Numbers of guesses about the largest and the smallest scores, half of them each; none if all coins
+            fell on one side.
+        among_extremes: How many of these are right.
 
     Example:
-        >>> scores = np.array([2.0, -1.0] * 20)
-        >>> accuracy_p_value(scores, scores > 0, ApproximateDP(0.0, 0.0)) == 0.5**40
-        True
+        >>> rng = np.random.default_rng(0)
+        >>> inserted = rng.random(1000) < 0.5
+        >>> guesses = CoinGuesses.count(rng.normal(np.where(inserted, 1.0, -1.0), 1.0), inserted)
+        >>> guesses.p_value(ApproximateDP(0.5, 1e-5)) < 1e-6, guesses.p_value(ApproximateDP(8.0, 1e-5))
+        (True, 1.0)
     """
-    return TrialGuesses(guesses=scores.size, right=int(np.sum((scores > 0) == inserted))).p_value(claim)
 
+    canaries: int
+    accurate: int
+    right: Sequence[int]
+    wrong: Sequence[int]
+    extremes: Sequence[int]
+    among_extremes: Sequence[int]
 
-def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
-    """Return the p-value of a claim from the guesses at fixed thresholds, in both tails.
+    @classmethod
+    def count(cls, scores: Floats, inserted: Bools) -> Self:
+        """Count the guesses.
 
-    The rates of right and wrong guesses are bounded one by one, which holds for sums of coins that differ too
-    (docs/checks.md, Theorem 2).
+        Args:
+            scores: Log-likelihood ratios, shape (n,).
+            inserted: Outcomes of the fair coins, shape (n,).
+        """
+        members, others = np.sort(scores[inserted]), np.sort(scores[~inserted])
+        above, below = (side.size - np.searchsorted(side, THRESHOLDS, side="right") for side in (members, others))
+        low_members, low_others = (np.searchsorted(side, -THRESHOLDS) for side in (members, others))
+        extremes = among = np.zeros(0, dtype=np.int64)
+        if members.size and others.size:
+            _, extremes, among = tail_guesses(members, others, scores.size // 2, _TAIL_RATIO)
+        return cls(
+            canaries=scores.size,
+            accurate=int(above[0]) + int(np.searchsorted(others, 0.0, side="right")),
+            right=np.concatenate([above, low_others]).tolist(),
+            wrong=np.concatenate([below, low_members]).tolist(),
+            extremes=extremes.tolist(),
+            among_extremes=among.tolist(),
+        )
 
-    Args:
-        scores: Log-likelihood ratios, shape (n,).
-        inserted: Outcomes of the fair coins, shape (n,).
-        claim: The claimed trade-off curve.
+    def p_value(self, claim: Curve) -> float:
+        """Return the joint p-value of the joint boundary, the accuracy and the thresholds; 1 without scores."""
+        if not self.canaries:
+            return 1.0
+        by_side = min(self.thresholds_p_value(claim), self.accuracy_p_value(claim))
+        if not isinstance(claim, ApproximateDP):
+            return min(1.0, by_side / 0.5)
+        # Against a single (ε, δ) the evidence is in the tails, where the joint boundary looks. Other curves give way in
+        # the middle.
+        return min(1.0, self.boundary_p_value(claim) / 0.6, by_side / 0.2)
 
-    Returns:
-        The joint p-value over `THRESHOLDS` and both tails, rounded up to a grid.
-    """
-    members, others = np.sort(scores[inserted]), np.sort(scores[~inserted])
-    right = np.concatenate(
-        [members.size - np.searchsorted(members, THRESHOLDS, side="right"), np.searchsorted(others, -THRESHOLDS)]
-    )
-    wrong = np.concatenate(
-        [others.size - np.searchsorted(others, THRESHOLDS, side="right"), np.searchsorted(members, -THRESHOLDS)]
-    )
-    # The fair coin is part of the event, so that all canaries count: its rate is half of the TPR or FPR.
-    n = scores.size
+    def accuracy_p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim from guessing "inserted" for every positive score.
 
-    def refuted(level: Floats) -> Bools:
-        # One right guess is never evidence: for sums of different coins, P(at least 1) can exceed the binomial one.
-        low = np.where(right > 1, special.betaincinv(np.maximum(right, 1), n - right + 1, level / 2), 0.0)
-        high = np.where(wrong < n, special.betainccinv(wrong + 1, np.maximum(n - wrong, 1), level / 2), 1.0)
-        return np.asarray(np.minimum(1, 2 * low) > claim.tpr(np.minimum(1.0, 2 * high)))
+        Under the claim each guess is right with a probability of at most 1 − x, where f(x) = 1 − x on its curve f, so
+        the number of right guesses is at most Bin(N, 1 − x), for canaries of any kind (docs/checks.md, Theorem 1).
 
-    # Bounds get tighter as the level grows, so a test rejects at all levels from some first one on: a bisection.
-    first, after = np.zeros(right.size, dtype=np.int64), np.full(right.size, _LEVELS.size - 1)
-    while np.any(is_open := first < after):
-        middle = (first + after) // 2
-        rejects = refuted(_LEVELS[middle])
-        first, after = np.where(is_open & ~rejects, middle + 1, first), np.where(is_open & rejects, middle, after)
-    return float(min(1.0, _LEVELS[first].min() * right.size))
+        Example:
+            >>> scores = np.array([2.0, -1.0] * 20)
+            >>> CoinGuesses.count(scores, scores > 0).accuracy_p_value(ApproximateDP(0.0, 0.0)) == 0.5**40
+            True
+        """
+        return TrialGuesses(guesses=self.canaries, right=self.accurate).p_value(claim)
+
+    def thresholds_p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim from the guesses at fixed thresholds, in both tails, rounded up to a grid.
+
+        The rates of right and wrong guesses are bounded one by one, which holds for sums of coins that differ too
+        (docs/checks.md, Theorem 2).
+        """
+        # The fair coin is part of the event, so that all canaries count: its rate is half of the TPR or FPR.
+        right, wrong, n = np.array(self.right), np.array(self.wrong), self.canaries
+
+        def refuted(level: Floats) -> Bools:
+            # One right guess is never evidence: for sums of different coins, P(at least 1) can exceed the binomial one.
+            low = np.where(right > 1, special.betaincinv(np.maximum(right, 1), n - right + 1, level / 2), 0.0)
+            high = np.where(wrong < n, special.betainccinv(wrong + 1, np.maximum(n - wrong, 1), level / 2), 1.0)
+            return np.asarray(np.minimum(1, 2 * low) > claim.tpr(np.minimum(1.0, 2 * high)))
+
+        # Bounds get tighter as the level grows, so a test rejects at all levels from some first one on: a bisection.
+        first, after = np.zeros(right.size, dtype=np.int64), np.full(right.size, _LEVELS.size - 1)
+        while np.any(is_open := first < after):
+            middle = (first + after) // 2
+            rejects = refuted(_LEVELS[middle])
+            first, after = np.where(is_open & ~rejects, middle + 1, first), np.where(is_open & rejects, middle, after)
+        return float(min(1.0, _LEVELS[first].min() * right.size))
+
+    def boundary_p_value(self, claim: Curve) -> float:
+        """Return the p-value of (ε, δ)-DP from guesses in both tails of the scores; 1 for other claims.
+
+        Theorem 2 of docs/proofs.md: with coin flips its proof takes each canary by itself, so they may differ.
+        """
+        if not isinstance(claim, ApproximateDP) or not self.extremes:
+            return 1.0
+        guesses, right = np.array(self.extremes), np.array(self.among_extremes)
+        boundary = joint_boundary(guesses, right, self.canaries, _BOUNDARY_LEVEL, claim.delta)
+        return float(JointBoundary(np.zeros(1), guesses, boundary, self.canaries, "coin-flips").p_values(claim)[0])
 
 
 def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float:
@@ -230,43 +285,6 @@ def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float
     if hits == 0:
         return 1.0
     return float(special.betainc(hits, guesses - hits + 1, float(claim.tpr(np.array(chance)))))
-
-
-def boundary_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
-    """Return the p-value of (ε, δ)-DP from guesses in both tails of the scores; 1 for other claims.
-
-    Theorem 2 of docs/proofs.md: with coin flips its proof takes each canary by itself, so they may differ.
-    """
-    if not isinstance(claim, ApproximateDP) or inserted.all() or not inserted.any():
-        return 1.0
-    pair = Scores(scores[inserted], scores[~inserted])
-    return joint_p_value([JointBoundary.at(pair, "coin-flips", level=_BOUNDARY_LEVEL, delta=claim.delta)], claim)
-
-
-def guess_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
-    """Return the joint p-value of the joint boundary, the accuracy and the thresholds; 1 without scores.
-
-    Args:
-        scores: Log-likelihood ratios, shape (n,).
-        inserted: Outcomes of the fair coins, shape (n,).
-        claim: The claimed trade-off curve.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> inserted = rng.random(1000) < 0.5
-        >>> scores = rng.normal(np.where(inserted, 1.0, -1.0), 1.0)
-        >>> guess_p_value(scores, inserted, ApproximateDP(0.5, 1e-5)) < 1e-6
-        True
-        >>> guess_p_value(scores, inserted, ApproximateDP(8.0, 1e-5))
-        1.0
-    """
-    if scores.size == 0:
-        return 1.0
-    # Against a single (ε, δ) the evidence is in the tails, where the joint boundary looks. Other curves give way in the
-    # middle.
-    tails = 0.6 if isinstance(claim, ApproximateDP) else 0.0
-    shares = {boundary_p_value: tails, threshold_p_value: (1 - tails) / 2, accuracy_p_value: (1 - tails) / 2}
-    return min(1.0, *(test(scores, inserted, claim) / share for test, share in shares.items() if share))
 
 
 @dataclass(frozen=True)

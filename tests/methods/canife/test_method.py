@@ -1,7 +1,5 @@
 """CANIFE in a run: from settings over its job to results, and settings that do not go together."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -82,10 +80,3 @@ def test_settings_are_checked_together():
         CanifeMethod.check(run_settings(TrainingSettings(clip_norm="none"), canife=CanifeSettings()))
     assert error.value.path == ("training", "clip_norm")
     CanifeMethod.check(run_settings(TrainingSettings(), canife=CanifeSettings(mode="running")))
-
-
-def test_the_registry_entry_imports_neither_torch_nor_altair():
-    program = "import sys, coalmine.methods.canife.method; print({'torch', 'altair'} & set(sys.modules))"
-    assert (
-        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "set()\n"
-    )

@@ -122,6 +122,7 @@ def test_half_of_the_noise_is_refuted_whether_one_period_or_several_were_audited
         assert result.claim_test.confidence == 0.95
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_several_periods_rarely_refute_a_true_claim():
     # At a false-alarm rate of at most 20%, 30 audits refute more than 13 once in 1,000 times.
     rng, claim = np.random.default_rng(5), claims.Claim(noise_multiplier=1.0, rounds=1, delta=1e-5)

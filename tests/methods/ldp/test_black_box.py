@@ -31,7 +31,7 @@ def test_signs_of_the_parameter_change_find_the_dummy_gradient_as_often_as_theor
     assert guesses.correct / guesses.guesses == pytest.approx(expected, abs=4 * 0.003)
 
 
-@pytest.mark.parametrize("rule", ["larger-change", "loss-falls", "signs"])
+@pytest.mark.parametrize("rule", [pytest.param("larger-change", marks=pytest.mark.slow), "loss-falls", "signs"])
 def test_trials_on_lines_are_the_plain_trials(rule):
     gradients = benign_images(rule)
     played = []
@@ -50,7 +50,7 @@ def test_trials_have_the_error_rates_of_algorithm_3_written_out():
     gradients, epsilon, step = benign_images("loss-falls"), 2.0, 1.5
     server = LDPServer(learning_rate=step / LDPSGD(epsilon=epsilon).server_factor(gradients.dim))
     game = BlackBox(gradients, LDPSGD(epsilon=epsilon), server, np.random.default_rng(0))
-    play([game], 4000, 0)
+    play([game], 2000, 0)
     ours = game.trials()["black-box"].counts
     rng, module = np.random.default_rng(1), gradients.model
     base = nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -58,7 +58,7 @@ def test_trials_have_the_error_rates_of_algorithm_3_written_out():
     theirs = np.zeros((2, 2), dtype=int)
     with torch.no_grad():
         before = float(F.cross_entropy(module(x), y))
-        for _ in range(1500):
+        for _ in range(800):
             second = int(rng.random() < 0.5)
             gradient = (gradients.second if second else gradients.first).astype(float)
             gradient *= min(1, 1 / np.linalg.norm(gradient))

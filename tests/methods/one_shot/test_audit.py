@@ -139,8 +139,17 @@ def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_rati
     assert scipy_stats.spearmanr(*orders).statistic > 0.999
 
 
-@pytest.mark.parametrize(("score", "participation"), [("max", "epochs:1"), ("sum", "epochs:1"), ("sum", "every-round")])
-@pytest.mark.parametrize("family", ["gaussian", "hadamard"])
+@pytest.mark.parametrize(
+    ("family", "score", "participation"),
+    [
+        ("hadamard", "max", "epochs:1"),
+        ("hadamard", "sum", "epochs:1"),
+        ("hadamard", "sum", "every-round"),
+        pytest.param("gaussian", "max", "epochs:1", marks=pytest.mark.slow),
+        pytest.param("gaussian", "sum", "epochs:1", marks=pytest.mark.slow),
+        ("gaussian", "sum", "every-round"),
+    ],
+)
 def test_held_out_scores_follow_the_null_even_if_canaries_dominate_a_release(family, score, participation):
     scores, null = [], None
     for seed in range(8):
@@ -186,7 +195,7 @@ def test_a_gaussian_mechanism_in_every_round_is_estimated_correctly():
 
 def test_bounds_hold_at_their_confidence_for_a_tight_mechanism():
     # At δ = 0.1 bounds come close to the truth: one application of the Gaussian mechanism, sensitivity 1.
-    sigma, delta, runs = 1.0, 0.1, 100
+    sigma, delta, runs = 1.0, 0.1, 50
     truth = Claim(noise_multiplier=sigma, rounds=1, delta=delta).epsilon
     over = {}
     for seed in range(runs):
@@ -508,7 +517,7 @@ def test_a_fixed_share_never_has_a_larger_claim_than_every_round():
 def test_weights_of_shared_rounds_do_not_depend_on_single_canaries():
     # The noise of 1000 clip norms hides the canaries, so that the inserted ones have null scores too.
     scores = []
-    for seed in range(300):
+    for seed in range(100):
         audit = OneShot(
             128, rounds=10, canaries=32, view="updates", participation="every-round", family="hadamard",
             design="fixed", seed=seed,
@@ -518,7 +527,7 @@ def test_weights_of_shared_rounds_do_not_depend_on_single_canaries():
     p_values = np.exp(CosineNull(128 - 64 + 1).log_sf(np.concatenate(scores)))
     for level in (0.1, 0.01):
         for tail in (p_values <= level, p_values >= 1 - level):
-            # 9,600 scores, dependent in each run: five binomial standard errors.
+            # 3,200 scores, dependent in each run: five binomial standard errors.
             assert abs(tail.mean() - level) < 5 * np.sqrt(level / len(p_values))
 
 

@@ -21,7 +21,7 @@ def all_of(canaries):
     return np.stack([canaries.canary(i) for i in range(canaries.count)]).astype(np.float64)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @given(dim=st.integers(2, 300), count=st.integers(1, 40), seed=st.integers(0, 1000))
 def test_dot_products_and_sums_are_those_of_the_vectors(dim, count, seed):
     canaries = GaussianCanaries(dim=dim, count=count, seed=seed)
@@ -147,9 +147,9 @@ def test_all_families_give_null_and_member_scores_of_one_law():
     for name in FAMILIES:
         draw = np.random.default_rng(6)
         update = draw.standard_t(2.5, dim).astype(np.float32)
-        null[name] = update_canaries(name, dim=dim, count=2000, seed=8).dots(update / np.linalg.norm(update))
+        null[name] = update_canaries(name, dim=dim, count=500, seed=8).dots(update / np.linalg.norm(update))
         scores = []
-        for seed in range(30):
+        for seed in range(10):
             canaries = update_canaries(name, dim=dim, count=2 * members, seed=seed)
             planted = canaries.total(np.arange(2 * members) < members)
             scores.append(canaries.dots(planted + draw.standard_normal(dim).astype(np.float32))[:members])

@@ -74,6 +74,11 @@ def test_the_transform_covers_nearly_all_coordinates():
         assert length // 64 < (length & -length) or length < 64  # q · 2ʲ with q < 64
 
 
+def by_day(cases, *names):
+    """These cases by day, and the others as slow ones."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in cases]
+
+
 SHAPES = {
     "even": lambda draw, dim: draw.standard_normal(dim),
     "heavy-tailed": lambda draw, dim: draw.standard_t(1.5, dim),
@@ -83,7 +88,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", by_day(SHAPES, "one spike", "rows"))
 def test_null_scores_are_normal_whatever_the_update(shape):
     """Kolmogorov–Smirnov at 5% on 200 draws of 256 canaries: rejected in more than 11% with probability below 1e-3."""
     dim, rejected = 5000, 0
@@ -111,9 +116,15 @@ RELEASES = {
 
 # With 1 instead of 131,072, T₂ covers an eighth of the coordinates, as in a model with a million.
 @pytest.mark.parametrize(
-    ("dim", "canaries", "least_last"), [(100, 25, 1 << 17), (1023, 64, 1 << 17), (8191, 1024, 1 << 17), (8191, 64, 1)]
+    ("dim", "canaries", "least_last"),
+    [
+        (100, 25, 1 << 17),
+        pytest.param(1023, 64, 1 << 17, marks=pytest.mark.slow),
+        pytest.param(8191, 1024, 1 << 17, marks=pytest.mark.slow),
+        (8191, 64, 1),
+    ],
 )
-@pytest.mark.parametrize("shape", RELEASES)
+@pytest.mark.parametrize("shape", by_day(RELEASES, "half", "one coordinate", "embedding rows"))
 def test_the_exact_null_fits_releases_that_ignore_the_canaries_in_awkward_dimensions(
     shape, dim, canaries, least_last, monkeypatch
 ):

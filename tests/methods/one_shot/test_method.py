@@ -64,11 +64,3 @@ def test_without_clipping_the_canaries_need_a_norm():
 def test_wrong_settings_are_errors(text, message):
     with pytest.raises(InputError, match=message):
         build_audits(settings(text)[1], settings()[0], np.zeros(500), population=50)
-
-
-def test_the_registry_imports_without_torch():
-    import subprocess
-    import sys
-
-    code = "import sys; from coalmine.methods import registry; registry.get('one-shot'); registry.get('mechanism')"
-    subprocess.run([sys.executable, "-c", f"{code}; assert not {{'torch', 'altair'}} & set(sys.modules)"], check=True)

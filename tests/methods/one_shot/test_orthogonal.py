@@ -28,8 +28,17 @@ def test_the_same_seed_gives_the_same_canaries_and_another_does_not():
     assert abs(first @ other) < 0.9
 
 
-@pytest.mark.parametrize("dim", [2, 3, 41])
-@pytest.mark.parametrize("release", ["one coordinate", "heavy tails"])
+@pytest.mark.parametrize(
+    ("dim", "release"),
+    [
+        (2, "one coordinate"),
+        pytest.param(3, "one coordinate", marks=pytest.mark.slow),
+        pytest.param(41, "one coordinate", marks=pytest.mark.slow),
+        pytest.param(2, "heavy tails", marks=pytest.mark.slow),
+        pytest.param(3, "heavy tails", marks=pytest.mark.slow),
+        (41, "heavy tails"),
+    ],
+)
 def test_null_scores_follow_their_null_exactly_in_any_dimension(dim, release):
     """One p-value of one canary for each of many seeds, so that they are independent."""
     draw = np.random.default_rng(dim)

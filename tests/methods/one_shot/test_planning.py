@@ -76,7 +76,7 @@ def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
     canaries = power.needed(0.5, 0.8)
     scores = lambda: Scores(*likelihood_ratios(rng, canaries, canaries, 0.5, 0.05, 60))  # noqa: E731
     assert power.test == "counted"
-    assert share_refuted(100, scores, claim) > 0.8 - 0.12
+    assert share_refuted(40, scores, claim) > 0.8 - 0.19  # three standard errors of 40 audits
 
 
 def test_a_true_claim_is_hardly_ever_refuted(every_round):

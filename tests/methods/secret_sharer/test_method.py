@@ -16,7 +16,7 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.io import write_method_results
+from coalmine.results.io import write_scores
 from coalmine.results.verdict import PHRASE, USER
 
 METHOD = registry.get("secret-sharer")
@@ -49,7 +49,7 @@ def run_method(*texts, directory=None):
         trained.run()
     method_results = job.results(trained, {"perplexity": 12.0})
     if directory is not None:
-        write_method_results(method_results, directory)
+        write_scores(method_results.results, directory, method_results.extras)
         job.write(directory)
     return method_results
 

@@ -120,14 +120,14 @@ def test_an_option_that_does_not_apply_raises(name, option, message):
     ("name", "clients", "shape", "classes"),
     [
         ("mnist", (539, 297), (1, 28, 28), 10),
-        ("svhn", (100, 25), (3, 32, 32), 10),
+        pytest.param("svhn", (100, 25), (3, 32, 32), 10, marks=pytest.mark.slow),
         ("shakespeare", (1269, 141), (80,), 75),
         pytest.param("fashion-mnist", (100, 25), (1, 28, 28), 10, marks=pytest.mark.slow),
         pytest.param("cifar10", (100, 20), (3, 32, 32), 10, marks=pytest.mark.slow),
         pytest.param("stackexchange", (3236, 360), (20,), 10_000, marks=pytest.mark.slow),
         pytest.param("ubuntu-irc", (7316, 813), (20,), 10_000, marks=pytest.mark.slow),
         pytest.param("scotus", (8346, 927), (20,), 10_000, marks=pytest.mark.slow),
-        ("sent140", (37_644, 4183), (25,), 2),
+        pytest.param("sent140", (37_644, 4183), (25,), 2, marks=pytest.mark.slow),
     ],
 )
 def test_every_named_set_has_its_users(name, clients, shape, classes):

@@ -164,7 +164,13 @@ def test_the_same_seed_gives_the_same_bits_and_others_do_not(name: str) -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize(("name", "task"), FITTING)
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        pytest.param(name, task, marks=[pytest.mark.slow] * (task is CELEBA_84 or name == "resnet18-gn"))
+        for name, task in FITTING
+    ],
+)
 def test_every_model_learns_a_tiny_batch_by_heart(name: str, task: Task) -> None:
     settings = {"word-lstm": {"embedding": 32, "units": 64}}.get(name, {})
     model = build(name, task, **settings)

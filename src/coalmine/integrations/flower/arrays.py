@@ -44,13 +44,16 @@ class Layout:
         Raises:
             InputError: If the model has no floating-point parameters.
         """
-        parameters = {key: array for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
-        if not parameters:
+        shapes, precision = {}, "float32"
+        for key, array in arrays.items():
+            if np.dtype(array.dtype).kind == "f":
+                shapes[key] = tuple(array.shape)
+            # Audits subtract two models, so the coarsest precision decides how exact their difference is.
+            if array.dtype == "float16":
+                precision = "float16"
+        if not shapes:
             raise InputError("the model has no floating-point parameters")
-        # Audits subtract two models, so the coarsest precision decides how exact their difference is.
-        half = any(array.dtype == "float16" for array in parameters.values())
-        shapes = {key: tuple(array.shape) for key, array in parameters.items()}
-        return cls(shapes, "float16" if half else "float32")
+        return cls(shapes, precision)
 
     @property
     def dim(self) -> int:

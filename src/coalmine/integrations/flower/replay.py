@@ -25,7 +25,7 @@ from coalmine.checks.clients import Template
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
-from coalmine.results.verdict import Check, Finding
+from coalmine.results.verdict import Check
 
 _EXAMPLES = "num-examples"
 _CLIENTS = 5  # an odd number, so that one client decides a median
@@ -192,7 +192,8 @@ class StrategyChecks:
     def __init__(self, audited: AuditedRounds, *, mods: Sequence[Any], metrics: Mapping[str, float]) -> None:
         self._audited, self._mods, self._metrics = audited, mods, metrics
         self._keys: list[str] = []
-        self._possible: dict[str, Finding] = {}
+        self._replayed: Replay | None = None
+        self._reported: list[Sequence[str]] = [_ALWAYS]
 
     def replay(self, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
         """Find out, in the first round, how far one client can move the model.
@@ -221,10 +222,8 @@ class StrategyChecks:
             for audit in self._audited.audits:
                 audit.note(f"the strategy was not checked for its sensitivity: {error}")
             return
-        for finding in filter(lambda finding: finding.refutes, result.findings):
-            sentence = f"{finding.sentence.rstrip('.')} ({wrapper} around {inner})."
-            self._possible.setdefault(finding.check, replace(finding, check=Check.SENSITIVITY, sentence=sentence))
-        self._report([self._possible[check] for check in _ALWAYS if check in self._possible][:1])
+        self._replayed = replace(result, about=f"{wrapper} around {inner}")
+        self._report()
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
@@ -237,13 +236,16 @@ class StrategyChecks:
             Check.ORDER: orders.count(self._keys) < len(orders),
             Check.NOT_FINITE: self._audited.lost_numbers > 0,
         }
-        for check, occurs in seen.items():
-            if occurs and check in self._possible:
-                self._report([self._possible.pop(check)])
+        new = [[check] for check, occurs in seen.items() if occurs and [check] not in self._reported]
+        if new and self._replayed is not None:
+            self._reported += new
+            self._report()
 
-    def _report(self, findings: Sequence[Finding]) -> None:
+    def _report(self) -> None:
+        assert self._replayed is not None
+        replay = replace(self._replayed, reported=[list(map(str, group)) for group in self._reported])
         for audit in self._audited.audits:
-            audit.add_findings(Check.SENSITIVITY, findings)
+            audit.add_replay(Check.SENSITIVITY, replay)
 
 
 def calling_strategy() -> Any:

@@ -24,6 +24,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from coalmine.checks.findings import Moved, Replay
 from coalmine.claims import Claim, Poisson, Sampling
 from coalmine.claims.sampling import AtMost, Epochs
 from coalmine.errors import InputError, check_count, check_kind
@@ -34,7 +35,7 @@ from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
 from coalmine.results.result import Result
-from coalmine.results.verdict import EXAMPLE, USER, Check, Finding
+from coalmine.results.verdict import EXAMPLE, USER, Check
 from coalmine.vectors import CPU, AnyVector, flat, on
 
 # Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
@@ -111,7 +112,8 @@ class OpacusAudit:
             # Canaries that are rescaled layer by layer must not lie in a single one.
             audit.describe(layers=shapes, stratify=not self._by_layer, clip_norms=clip_norms, even_noise=True)
             audit.members_participation = self.loading.participation(steps)
-        self._finished, self._examples, self._unclipped = False, 0, False
+        self._finished, self._examples = False, 0
+        self._left: list[Moved] = []  # of gradients that were too long, each more than those before
         self._population = len(loader.dataset)  # type: ignore[arg-type]
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         if self._ghost:
@@ -271,16 +273,19 @@ class OpacusAudit:
         gradient = np.zeros(self.dim, dtype=np.float32)
         gradient[begin:end] = _TOO_LONG * clip_norm / math.sqrt(max(1, end - begin))
         left = float(np.linalg.norm(self._clipped(gradient))) / clip_norm
-        findings = []
-        if left > 1 + _CLIP_TOLERANCE and not self._unclipped:
-            self._unclipped = True
-            sentence = (
-                f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
-                f"norms{where} still had {left:.3g} in step {self.taken}."
-            )
-            findings.append(Finding(check=Check.CLIPPING, sentence=sentence))
+        client = (
+            f"one example with a gradient of {_TOO_LONG:g} clip norms{where} was clipped to max_grad_norm = "
+            f"{clip_norm:g} in step {self.taken}"
+        )
+        if not self._left or left > self._left[-1].excess:
+            row = Moved(
+                check=str(Check.CLIPPING), client=client, example="", length=_TOO_LONG, clip_norms=left, excess=left,
+                lower=left, tolerance=_CLIP_TOLERANCE, plain=True,
+            )  # fmt: skip
+            self._left.append(row)
+        replay = Replay(moved=tuple(self._left), clip_norm=clip_norm, unit=clip_norm, calls=tested + 2, who="example")
         for audit in self.audits:
-            audit.add_findings(Check.CLIPPING, findings)
+            audit.add_replay(Check.CLIPPING, replay)
 
     def _clipped(self, gradient: Vector) -> Vector:
         """Return what the optimizer makes of the gradient of one example, and leave the optimizer as it was."""

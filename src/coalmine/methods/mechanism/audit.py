@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Array, Floats
-from coalmine.checks.noise_attacks import CHECKS, check_noise, half_would_pass
+from coalmine.checks.noise_attacks import CHECKS, NoiseStatistics, check_noise, half_would_pass
 from coalmine.checks.transcript import LEAST_CALLS, canaries_to_guess, default_calls
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_nonnegative
@@ -32,6 +33,7 @@ from coalmine.results.verdict import APPLICATION, CHECK_RATE, Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.gaussian import epsilon_gaussian
+from coalmine.stats.nulls import CosineNull
 from coalmine.usercode import errors_of
 
 MechanismFunction = Callable[[Any], object]
@@ -60,6 +62,50 @@ def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
         return total + np.float32(noise_multiplier) * noise
 
     return noisy
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observed:
+    """What the calls of a mechanism showed, before it is judged.
+
+    Args:
+        dim: Number of coordinates.
+        family: Family of the canaries in the first call.
+        members: Scores of the inserted canaries in the first call.
+        nonmembers: Scores of the held-out ones.
+        null: Null distribution of these scores.
+        statistics: What the checks counted and measured, ready for JSON.
+        detects: Share of the noise, or of ε, that the checks would have detected; None if nothing is known of that.
+        warnings: What to be careful with.
+    """
+
+    dim: int
+    family: str
+    members: Floats
+    nonmembers: Floats
+    null: CosineNull
+    statistics: Mapping[str, Any]
+    detects: float | None
+    warnings: Sequence[str]
+
+    @property
+    def signs(self) -> bool:
+        """Whether the canaries are made of random signs."""
+        return self.family == "hadamard"
+
+
+def judged(statistics: Mapping[str, Any], claim: Claim | None) -> tuple[list[str], list[Finding]]:
+    """Return the names of the checks that were made, and what they found, from the statistics of `Observed`."""
+    checks, findings = list[str](), list[Finding]()
+    if "replay" in statistics:
+        from coalmine.checks.findings import Replay  # replay needs torch
+
+        checks.append(Check.SENSITIVITY)
+        findings += Replay.from_dict(statistics["replay"]).findings
+    if "noise" in statistics and claim is not None:
+        checks += CHECKS
+        findings += NoiseStatistics.from_dict(statistics["noise"]).findings(claim.curve())
+    return list(map(str, checks)), findings
 
 
 def check_mechanism(
@@ -119,17 +165,55 @@ def check_mechanism(
         >>> 0 < result.bound.epsilon < 4.38  # the true ε at δ = 1e-5
         True
     """
+    delta = common_delta(delta, claim)
+    observed = observe(
+        mechanism, dim=dim, claim=claim, canaries=canaries, calls=calls, layers=layers, clients=clients,
+        clip_norm=clip_norm, norm=norm, false_alarm_rate=false_alarm_rate, seed=seed,
+    )  # fmt: skip
+    evidence = canary_evidence(
+        observed.members, observed.nonmembers, null=observed.null, signs=observed.signs, design="fixed", delta=delta,
+        confidence=confidence, claim=claim, checks_detect=observed.detects,
+    )  # fmt: skip
+    test, warnings = normality(observed.members, "inserted")
+    checks, findings = judged(observed.statistics, claim)
+    used = {"dim": observed.dim, "canaries": observed.members.size, "family": observed.family}
+    return Result(
+        method="mechanism",
+        view="release",
+        unit=APPLICATION,
+        adversary="sees the mechanism's output",
+        score_name="cosine",
+        seed=seed,
+        estimates=evidence.estimates,
+        scores=evidence.scores,
+        null=f"cosine:{observed.null.dim}",
+        claim=claim,
+        claim_test=evidence.claim_test,
+        # With these the gate finds the same again (`MechanismMethod.recompute`).
+        recipe={**evidence.recipe, "checks": observed.statistics},
+        checks=checks,
+        findings=findings,
+        ceiling=evidence.ceiling,
+        warnings=[*warnings, *observed.warnings],
+        metrics={"inserted": float(observed.members.size), "held_out": float(observed.nonmembers.size), **test},
+        config={**used, "score": "cosine", "norm": norm},
+    )
+
+
+def observe(
+    mechanism: MechanismFunction, *, dim: int | None, claim: Claim | None, canaries: int | None, calls: int | None,
+    layers: LayerSpec | None, clients: int | Sequence[Any] | None, clip_norm: float, norm: str, false_alarm_rate: float,
+    seed: int,
+) -> Observed:  # fmt: skip
+    """Call a mechanism, and replay it with ``clients``; `check_mechanism` describes the arguments."""
     if not callable(mechanism):
         raise InputError(f"mechanism must be a function, got {type(mechanism).__name__}")
     if norm not in ("l1", "l2"):
         raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
-    delta = common_delta(delta, claim)
     tensors = None if layers is None else Layers.of(layers)
     if dim is None and tensors is not None:
         dim = tensors.dim
-    checks: list[str] = []
-    findings: list[Finding] = []
-    sums = None
+    statistics, sums = dict[str, Any](), None
     if clients is not None:
         from coalmine.checks.sensitivity import ClientSums  # replay needs torch
 
@@ -137,7 +221,7 @@ def check_mechanism(
         sums = mechanism = ClientSums(
             mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, norm=norm, seed=seed
         )
-        checks, findings, dim = [Check.SENSITIVITY], list(sums.replay.findings), sums.dim
+        statistics["replay"], dim = sums.replay.to_dict(), sums.dim
     dim = check_count("dim", 10_000 if dim is None else dim, least=2)
     # Inserted and held-out canaries fill two fifths of the dimensions, so all of them can be orthogonal.
     canaries = min(1000, max(1, dim // 5)) if canaries is None else check_count("canaries", canaries)
@@ -148,10 +232,7 @@ def check_mechanism(
     # Over √dim, updates of ℓ₂ norm 1 have an ℓ₁ norm of 1 at most.
     length = {"l2": 1.0, "l1": dim**-0.5}[norm]
     scores, only_zeros = _first_scores(applied, updates, (updates.total(inserted) * length).astype(np.float32), seed)
-    members, nonmembers, null = scores[inserted], scores[~inserted], cosine_null(updates)
-    test, warnings = normality(members, "inserted")
-    if only_zeros:
-        warnings.append("the mechanism returned only zeros, which reveal nothing")
+    warnings = ["the mechanism returned only zeros, which reveal nothing"] if only_zeros else []
     detects: float | None = None
     if claim is not None and claim.epsilon < math.inf and calls != 0:
         number = default_calls(dim) if calls is None else check_count("calls", calls, least=LEAST_CALLS)
@@ -160,41 +241,21 @@ def check_mechanism(
             applied, dim=dim, claim=claim.curve(), calls=number, rate=false_alarm_rate, noise_multiplier=sigma,
             layers=None if tensors is None else tensors.check(dim), seed=seed,
         )  # fmt: skip
+        statistics["noise"], findings = attacked.to_dict(), attacked.findings(claim.curve())
         # A sum that changes between equal calls would look like wrong noise.
-        if sums is not None and attacked:
+        if sums is not None and findings:
             sums.check_steady()
-        checks, findings = [*checks, *CHECKS], [*findings, *attacked]
         guessed = canaries_to_guess(dim, number)
-        if sigma is not None and not attacked:
+        if sigma is not None and not findings:
             if half_would_pass(claim.curve(), noise_multiplier=sigma, canaries=guessed, rate=false_alarm_rate):
                 warnings.append(f"{guessed:,} canaries are too few: half of the noise might pass. Use more calls")
             else:  # in terms of ε if no noise is claimed
                 half = float(epsilon_gaussian(HALF_THE_NOISE * sigma, claim.delta))
                 detects = claim.epsilon / half if claim.noise_multiplier is None else HALF_THE_NOISE
-    evidence = canary_evidence(
-        members, nonmembers, null=null, signs=family == "hadamard", design="fixed", delta=delta,
-        confidence=confidence, claim=claim, checks_detect=detects,
+    return Observed(
+        dim=dim, family=family, members=scores[inserted], nonmembers=scores[~inserted], null=cosine_null(updates),
+        statistics=statistics, detects=detects, warnings=warnings,
     )  # fmt: skip
-    return Result(
-        method="mechanism",
-        view="release",
-        unit=APPLICATION,
-        adversary="sees the mechanism's output",
-        score_name="cosine",
-        seed=seed,
-        estimates=evidence.estimates,
-        scores=evidence.scores,
-        null=f"cosine:{null.dim}",
-        claim=claim,
-        claim_test=evidence.claim_test,
-        recipe=evidence.recipe,
-        checks=tuple(map(str, checks)),
-        findings=findings,
-        ceiling=evidence.ceiling,
-        warnings=warnings,
-        metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
-        config={"dim": dim, "canaries": canaries, "family": family, "score": "cosine", "norm": norm},
-    )
 
 
 def _first_scores(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,7 +11,8 @@ from pydantic import Field
 from coalmine.claims import Claim
 from coalmine.claims.sampling import EveryRound
 from coalmine.config import SettingError, Settings
-from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism
+from coalmine.errors import InputError
+from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism, judged
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.verdict import APPLICATION, Unit
@@ -138,6 +139,16 @@ class MechanismMethod(Method):
             seed=settings.seed,
         )
         return MethodResults(method=self.name, results=[replace(result, config=self.config | dict(result.config))])
+
+    @classmethod
+    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
+        """Return a stored result with everything computed again, the findings of its checks as well."""
+        recipe = dict(result.recipe)
+        if "checks" not in recipe:
+            raise InputError("what it takes to compute it again is not stored")
+        checks, findings = judged(recipe.pop("checks"), result.claim)
+        again = super().recompute(replace(result, recipe=recipe), siblings)
+        return replace(again, checks=checks, findings=findings)
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
+from coalmine.checks.findings import Replay
 from coalmine.checks.training import TrainingChecks
 from coalmine.claims import Claim
 from coalmine.claims.sampling import (
@@ -45,7 +46,7 @@ from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
-from coalmine.results.verdict import USER, Finding
+from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
@@ -421,11 +422,9 @@ class OneShot(Audit):
         if self._plants:
             self._checks.cohort(clients, available)
 
-    def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
-        """Record a check that the training or an integration made by itself, and its findings."""
-        if check not in self._checks.looked_at:
-            self._checks.looked_at.append(check)
-        self._checks.facts.extend(findings)
+    def add_replay(self, check: str, replay: Replay) -> None:
+        """Record a replay that the training or an integration made by itself as a check of this name."""
+        self._checks.replays[str(check)] = replay
 
     def discard(self, round: int) -> None:
         """Take back the canaries inserted into a round that failed, so that it can be repeated."""

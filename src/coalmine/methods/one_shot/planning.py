@@ -18,7 +18,7 @@ from scipy import stats
 from coalmine.arrays import Floats
 from coalmine.claims import Claim, Poisson, Sampling, parse_sampling
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
-from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
+from coalmine.errors import check_confidence, check_count, check_kind, check_positive
 from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
@@ -324,7 +324,6 @@ class AuditPower:
 
     def needed(self, noise: float, power: float) -> int | None:
         """Return the fewest canaries that detect a share of the noise with a power, or None if more than were tried."""
-        check_probability("power", power)
         # Upwards in steps, since power decreases again where canaries disturb each other, then by bisection.
         steps = [*range(_STEP - 1, len(_TRIED) - 1, _STEP), len(_TRIED) - 1]
         high: int | None = next((step for step in steps if self.power(noise, _TRIED[step]) >= power), None)

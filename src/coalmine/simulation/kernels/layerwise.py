@@ -112,13 +112,13 @@ class Recorder:
 
     Args:
         module: The module, which is changed: pass a copy. All parameters must be in supported layers.
-        parameters: Those whose gradients are wanted, in their order; all of the module's if None.
+        parameters: Those whose gradients are wanted, in their order.
     """
 
-    def __init__(self, module: nn.Module, parameters: Sequence[Tensor] | None = None) -> None:
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.layers = layers_of(module)
         self._outputs: list[tuple[nn.Module, Tensor, Tensor, int]] = []
-        self._wanted = list(module.parameters()) if parameters is None else parameters
+        self._wanted = parameters
         for layer in module.modules():
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]  # it would overwrite outputs that are recorded
@@ -251,7 +251,7 @@ class Layerwise(Kernel):
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__(module, task, training, dtype=dtype)
-        self._recorder = Recorder(self.model.module)
+        self._recorder = Recorder(self.model.module, self.model.parameters)
 
     @staticmethod
     def suits(module: nn.Module, data: FederatedData, training: LocalTraining) -> bool:
