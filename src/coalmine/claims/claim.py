@@ -177,6 +177,10 @@ class Claim:
             terms |= {name: changes.get(name) for name in ("epsilon", "accountant", "adjacency")}
         return Claim(**terms)
 
+    def over(self, rounds: int) -> Claim:
+        """Return the claim for so many rounds, unless it states its own."""
+        return self.replace(rounds=rounds) if self.rounds is None else self
+
     def curve(self, noise: float = 1.0) -> Curve:
         """Return the claimed trade-off curve: the highest TPR at each FPR, for both directions of the adjacency.
 
@@ -345,14 +349,14 @@ def parse_claim(text: str, *, delta: float) -> Claim:
     )
 
 
-def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "exact") -> float:
+def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "pld") -> float:
     """Compute the ε of a single round for a client known to take part in it: CANIFE's εᵣ.
 
     Args:
         noise_multiplier: Standard deviation of the noise on the sum over the clip norm, at least 0.
         delta: The δ at which ε is stated, in [0, 1).
-        accountant: ``"exact"`` for the Gaussian mechanism's own curve (Balle & Wang, 2018), ``"rdp"`` for the value
-            that CANIFE reports, or another of `ACCOUNTANTS`.
+        accountant: ``"pld"``, for one round the Gaussian mechanism's own curve (Balle & Wang, 2018), ``"rdp"`` for the
+            value that CANIFE reports, or another of `ACCOUNTANTS`.
 
     Returns:
         The ε of the round.
@@ -364,11 +368,6 @@ def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "e
         >>> round(round_epsilon(noise_multiplier=1.0, delta=0.01), 4)
         2.3178
     """
-    if accountant == "exact":
-        import dp_accounting as dp
-
-        check_nonnegative("noise_multiplier", noise_multiplier)
-        return float(dp.get_epsilon_gaussian(noise_multiplier, check_delta(delta)))
     return Claim(noise_multiplier=noise_multiplier, rounds=1, delta=delta, accountant=accountant).epsilon
 
 

@@ -274,7 +274,7 @@ class Canife(Audit):
         delta = common_delta(delta, claim)
         noise_multiplier = sampling = None
         if claim is not None:
-            claim = claim.replace(rounds=self.rounds) if claim.rounds is None else claim
+            claim = claim.over(self.rounds)
             noise_multiplier = claim.least_noise
             if noise_multiplier is not None and isinstance(claim.sampling, FixedSize):
                 # Such a claim counts noise by how far replacing a client moves the sum: twice as far as a canary does.

@@ -530,8 +530,7 @@ class OneShot(Audit):
         tested, details = None, {}
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
-            if claim.rounds is None:
-                claim = claim.replace(rounds=self.rounds)
+            claim = claim.over(self.rounds)
             tested = self.tested_claim(claim)
             if claim.sampling not in (None, tested.sampling):
                 details["note"] = _other_participation(claim, tested)
@@ -601,27 +600,29 @@ class OneShot(Audit):
                 "no noise detected: beside canaries, a release contains only rounding errors, and the lower bound is "
                 "the largest that scores of this precision can show"
             )
-        if claim is not None and self._knows_rounds and isinstance(claim.sampling, Poisson | FixedSize):
+        crowd = f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb each other"
+        crowded = 4 * self.canaries > self.dim
+        if crowded:
+            yield f"{crowd}: fewer would show more"
+        if claim is None:
+            return
+        if self._knows_rounds and isinstance(claim.sampling, Poisson | FixedSize):
             yield (
                 f"the score {self.score} knows the rounds of each canary, but the claim for {claim.sampling} assumes "
                 f"that they are secret: compare with a claim for {self.sampling}"
             )
-        crowd = f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb each other"
-        if 4 * self.canaries > self.dim:
-            yield f"{crowd}: fewer would show more"
-        elif claim is not None and self._shares_rounds and not FAMILIES[self.family].orthonormal:
+        if self._shares_rounds and not crowded and not FAMILIES[self.family].orthonormal:
             # Cosines of Gaussian canaries that share a round are not independent: each is noise to the others, of
             # variance k/d. Even without any other noise they look like a Gaussian mechanism with μ = √(d/k).
             limit = float(epsilon_gdp(math.sqrt(self.dim / self.canaries), claim.delta))
             if limit <= 2 * claim.epsilon:
                 yield f"{crowd}: even without noise they would show only about ε = {limit:.3g}; fewer would show more"
-        if claim is not None and self.noise_per_layer is not None:
-            limited = largest_clip_norm(self.noise_per_layer)
-            if limited is not None:
-                yield (
-                    "the noise of each tensor was stated (noise_per_layer), and the claim covers it only if clip norms "
-                    f"are as small: that of {limited[0]} at most {limited[1]:.2g} of all of them together"
-                )
+        limited = None if self.noise_per_layer is None else largest_clip_norm(self.noise_per_layer)
+        if limited is not None:
+            yield (
+                "the noise of each tensor was stated (noise_per_layer), and the claim covers it only if clip norms "
+                f"are as small: that of {limited[0]} at most {limited[1]:.2g} of all of them together"
+            )
 
     # The claim
 
@@ -652,8 +653,7 @@ class OneShot(Audit):
             >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
             1.36
         """
-        if claim.rounds is None:
-            claim = claim.replace(rounds=self.rounds)
+        claim = claim.over(self.rounds)
         secret = isinstance(claim.sampling, Poisson | FixedSize)
         like_members = self.participation == (self.members_participation or claim.sampling)
         unchanged = like_members and not (secret and self._knows_rounds)
