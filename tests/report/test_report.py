@@ -198,26 +198,6 @@ def test_the_libraries_are_bundled_once_and_then_read_from_the_cache(tmp_path, m
     assert len(bundled) == 2  # not a second time, but again once the file is damaged
 
 
-def test_templates_are_compiled_once_and_again_if_the_cache_is_damaged(saved, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run, pages = read_run_directory(saved, scores=True), []
-    compiled = []
-    compile_template = page_module._TEMPLATES.compile
-    monkeypatch.setattr(
-        page_module._TEMPLATES, "compile", lambda *a, **k: compiled.append(1) or compile_template(*a, **k)
-    )
-    counts = []
-    for damage in (False, False, True):
-        if damage:
-            for cached in (tmp_path / "coalmine").glob("template-*"):
-                cached.write_bytes(cached.read_bytes()[:40])
-        page_module._TEMPLATES.cache.clear()
-        pages.append(page_module.report(run))
-        counts.append(len(compiled))
-    assert 0 < counts[0] == counts[1] < counts[2]
-    assert len(set(pages)) == 1
-
-
 def test_a_report_needs_no_torch(saved):
     code = """import sys
 from coalmine.report import page

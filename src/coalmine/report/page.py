@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from coalmine import __version__
 from coalmine.claims import Claim
 from coalmine.errors import InputError, did_you_mean
-from coalmine.files import write_text, write_whole
+from coalmine.files import write_text
 from coalmine.methods import registry
 from coalmine.report import charts
 from coalmine.results import summary as words
@@ -53,7 +52,6 @@ Figures = dict[str, tuple[str, charts.Spec]]
 """Title and chart of each figure, by the name of its place in the page. Templates add those that they place."""
 
 # The section of a method that has no template of its own.
-_SECTIONS = "sections"
 _EVERY_RESULT = "{% for result in results.results %}{{ ui.result(loop.index, result) }}{% endfor %}"
 
 
@@ -152,9 +150,11 @@ def method_section(results: MethodResults, figures: Figures, explorers: dict[str
     """Return the results of a method by its own template, and add their figures and movable thresholds."""
     method = registry.find(results.method)
     ui = _TEMPLATES.get_template("ui.html.j2").make_module({"figures": figures, "explorers": explorers})
-    section = _TEMPLATES.get_template(f"{_SECTIONS}/{method.name}")
+    text = _EVERY_RESULT
+    if method.template is not None:  # in the package of the method, which may be a third party's
+        text = method.template.read_text(encoding="utf-8")
     # The template escapes whatever comes from outside, and must not be escaped again.
-    return Markup(section.render(ui=ui, results=results, **method.section(results)))
+    return Markup(_TEMPLATES.from_string(text).render(ui=ui, results=results, **method.section(results)))
 
 
 def model_card(run: SavedRun, *, auditor: str = "") -> str:
@@ -394,43 +394,9 @@ def metric_text(value: object) -> str:
 
 _FILES = Path(__file__).parent / "templates"
 
-
-def cache_file(name: str) -> Path:
-    """Return a file in the user's cache directory. One that cannot be read or written only costs time."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "coalmine" / name
-
-
-class _CompiledTemplates(jinja2.BytecodeCache):
-    """Templates compiled by an earlier process: compiling them takes longer than all the rest of a report.
-
-    Jinja ignores those of another version of itself, of Python or of the template.
-    """
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Read a compiled template, if there is one."""
-        with suppress(Exception):  # whatever is wrong with the file, the template is compiled again
-            bucket.bytecode_from_string(cache_file(f"template-{bucket.key}").read_bytes())
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Write a compiled template."""
-        with suppress(InputError):
-            write_whole(
-                cache_file(f"template-{bucket.key}"), lambda path: path.write_bytes(bucket.bytecode_to_string())
-            )
-
-
-def section_text(name: str) -> str:
-    """Return the template of a method's section; its own is in its package, which may be a third party's."""
-    template = registry.find(name).template
-    return _EVERY_RESULT if template is None else template.read_text(encoding="utf-8")
-
-
 # Everything is escaped, unless it goes into Markdown, and unknown names are errors.
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.ChoiceLoader(
-        [jinja2.FileSystemLoader(_FILES), jinja2.PrefixLoader({_SECTIONS: jinja2.FunctionLoader(section_text)})]
-    ),
-    bytecode_cache=_CompiledTemplates(),
+    loader=jinja2.FileSystemLoader(_FILES),
     autoescape=lambda name: name is None or not name.endswith(".md.j2"),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
@@ -464,7 +430,8 @@ def _library() -> str:
     Bundling them takes two or three seconds, so the bundle is kept in the user's cache directory, by version. A cache
     that cannot be read or written is only slower.
     """
-    path = cache_file(f"vega-{metadata.version('vl-convert-python')}.js")
+    caches = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    path = caches / "coalmine" / f"vega-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
         digest, _, bundle = text.partition("\n")
