@@ -15,7 +15,7 @@ from coalmine.errors import InputError
 from coalmine.report.page import PLOTS
 from coalmine.results.result import Results
 from coalmine.results.verdict import USER
-from coalmine.stats import Scores, estimate
+from coalmine.stats import CosineNull, Scores, estimate
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,15 @@ def test_a_bound_is_not_said_to_exceed_its_ceiling(result):
     assert result.ceiling is not None  # of counted scores
     assert "cannot be shown" not in str(result)
     assert f"more than {plain(ceiling=3.14159).ceiling:.3g} cannot be shown" in str(plain(ceiling=3.14159))
+
+
+def test_scores_with_a_known_null_are_read_back_with_it(tmp_path):
+    known = Scores([3.1, 2.7, 3.5], null=CosineNull(900))
+    plain(scores=known, null="cosine:900").save(tmp_path)
+    (read,) = cm.load(tmp_path)
+    assert read.scores.members.tolist() == known.members.tolist()
+    assert read.scores.nonmembers is None
+    assert read.scores.null == known.null
 
 
 def test_notebooks_show_escaped_html(result):
