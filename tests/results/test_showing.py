@@ -112,6 +112,7 @@ def legends(chart):
     return names
 
 
+@pytest.mark.slow
 def test_every_color_of_a_plot_is_in_its_legend(result):
     assert any("refuted" in name for name in legends(result.plot()))
     assert not any("refuted" in name for name in legends(plain().plot()))
