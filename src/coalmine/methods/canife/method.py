@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from coalmine.arrays import Array
-from coalmine.config import SettingError
-from coalmine.config.settings import Settings, Several
+from coalmine.config import SettingError, Settings, Several
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
