@@ -97,8 +97,8 @@ def canary_evidence(
         independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
             directions hardly do. The quoted bound assumes it only where a null distribution is known.
         expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
-        checks_detect: Detectable share of the noise to state if the scores alone are too weak: that of checks which found
-            nothing and would have noticed half of the noise with a power of 80%; None if there are none.
+        checks_detect: Detectable share of the noise to state if the scores alone are too weak: that of checks which
+            found nothing and would have noticed half of the noise with a power of 80%; None if there are none.
 
     Example:
         >>> rng = np.random.default_rng(0)

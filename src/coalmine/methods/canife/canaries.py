@@ -156,8 +156,8 @@ def orthogonalize_directions(
         size, signal = float(np.linalg.norm(orthogonal[i])), float(orthogonal[i] @ rows[i])
         if size <= _SPAN_TOLERANCE or signal <= _SPAN_TOLERANCE * before:
             raise InputError(
-                f"canary {i} of {len(rows)} lies in the span of the others' updates, so its score cannot be separated from theirs: "
-                "use fewer canaries"
+                f"canary {i} of {len(rows)} lies in the span of the others' updates, so its score cannot be separated "
+                "from theirs: use fewer canaries"
             )
         orthogonal[i] /= size
         sigma[i] *= before / (signal / size)
