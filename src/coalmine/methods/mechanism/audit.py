@@ -25,7 +25,7 @@ from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.canaries import FAMILIES, choose_family, draw_members
 from coalmine.methods.one_shot.families import UpdateCanaries
-from coalmine.methods.one_shot.scores import compared, cosine_null
+from coalmine.methods.one_shot.scores import compared
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
@@ -253,7 +253,7 @@ def observe(
                 half = float(epsilon_gaussian(HALF_THE_NOISE * sigma, claim.delta))
                 detects = claim.epsilon / half if claim.noise_multiplier is None else HALF_THE_NOISE
     return Observed(
-        dim=dim, family=family, members=scores[inserted], nonmembers=scores[~inserted], null=cosine_null(updates),
+        dim=dim, family=family, members=scores[inserted], nonmembers=scores[~inserted], null=updates.cosine_null,
         statistics=statistics, detects=detects, warnings=warnings,
     )  # fmt: skip
 

@@ -498,7 +498,7 @@ class OneShot(Audit):
 
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
-        epsilon = None if self._evidence.is_silent else rough_epsilon(*self.scores())
+        epsilon = rough_epsilon(*self.scores()) if self._evidence.times.any() else None
         return {} if epsilon is None else {f"one-shot/{self.view}/epsilon_estimate": epsilon}
 
     def result(
@@ -593,7 +593,7 @@ class OneShot(Audit):
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
         """Yield what to be careful with in the result."""
-        if self._evidence.is_silent:
+        if not self._evidence.times.any():
             yield "no canary took part in a round that the view shows, so there is no evidence"
         if self._evidence.least_noise < SMALLEST_REMAINDER:
             yield (
