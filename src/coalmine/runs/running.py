@@ -243,7 +243,6 @@ class _Run:
         found = replace(found, method=method.name, results=results)
         # Scores first: once its part is there, a method counts as done.
         write_scores(results, self.directory.path, found.extras)
-        method.write(self.directory.path)
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
         return found
 
