@@ -14,7 +14,8 @@ FILES = sorted((Path(__file__).parent / "on_fake_device").glob("*.py"))
 
 def test_facts_about_devices_hold():
     assert len(FILES) == 3
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *map(str, FILES)]
+    options = ["-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, FILES)]
     # Some virtual machines announce AMX and kill programs that use it, as torch does in bfloat16.
     environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -84,6 +84,7 @@ def test_the_loop_without_a_bug_is_not_refuted(part):
     assert correct.audited().verdict in (Verdict.NOT_REFUTED, Verdict.TOO_WEAK)
 
 
+@pytest.mark.slow
 def test_the_page_of_bugs_has_source_sentence_picture_and_report(tmp_path, monkeypatch):
     first = planted_bugs.BUGS[0]
     monkeypatch.setattr(planted_bugs, "BUGS", [first])

@@ -10,6 +10,7 @@ from coalmine.claims.claim import parse_claim
 from coalmine.claims.sampling import AtMost, Epochs, Last, Scheduled
 from coalmine.errors import InputError
 from coalmine.seeds import generator
+from coalmine.stats.tradeoff import ApproximateDP
 
 
 @pytest.mark.parametrize(
@@ -147,3 +148,8 @@ def test_a_schedule_fits_its_own_rounds_and_participants_and_no_others():
     # Who takes part most often, in the rounds that count.
     assert Scheduled([[0, 1], [1], [0], [0]]).accounted(2, rounds=3) == AtMost(2)
     assert Scheduled([[], []]).accounted(2, rounds=2) == AtMost(1)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_a_bare_claim_with_a_share_of_the_noise_is_divided_by_it(noise):
+    assert Claim(epsilon=3.0, delta=1e-5).curve(noise) == ApproximateDP(3.0 / noise, 1e-5)

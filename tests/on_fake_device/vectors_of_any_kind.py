@@ -163,7 +163,8 @@ def test_sums_add_to_tensors_in_both_orders_and_take_their_kind(numbers, dtype, 
     for both in (total + tensor, tensor + total, torch.add(tensor, total), in_place, tensor.clone().add_(total)):
         assert (both.dtype, both.device) == (dtype, tensor.device)
         np.testing.assert_allclose(both.cpu().double().numpy(), expected, atol=12 * ROUNDING[dtype] + 1e-6)
-    np.testing.assert_allclose((total - tensor).cpu().double().numpy(), np.arange(5) - np.array(numbers), atol=0.02)
+    difference = (total - tensor).cpu().double().numpy()
+    np.testing.assert_allclose(difference, np.arange(5) - np.array(numbers), atol=12 * ROUNDING[dtype] + 1e-6)
     array = np.array(numbers)
     for both in (total + array, array + total):
         assert type(both) is np.ndarray

@@ -15,7 +15,7 @@ from coalmine.errors import InputError
 from coalmine.report.page import PLOTS
 from coalmine.results.result import Results
 from coalmine.results.verdict import USER
-from coalmine.stats import Scores, estimate
+from coalmine.stats import CosineNull, Scores, estimate
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,15 @@ def test_a_bound_is_not_said_to_exceed_its_ceiling(result):
     assert f"more than {plain(ceiling=3.14159).ceiling:.3g} cannot be shown" in str(plain(ceiling=3.14159))
 
 
+def test_scores_with_a_known_null_are_read_back_with_it(tmp_path):
+    known = Scores([3.1, 2.7, 3.5], null=CosineNull(900))
+    plain(scores=known, null="cosine:900").save(tmp_path)
+    (read,) = cm.load(tmp_path)
+    assert read.scores.members.tolist() == known.members.tolist()
+    assert read.scores.nonmembers is None
+    assert read.scores.null == known.null
+
+
 def test_notebooks_show_escaped_html(result):
     html = Results([plain(variant="<b>"), plain()])._repr_html_()
     assert "<b>" not in html
@@ -103,6 +112,7 @@ def legends(chart):
     return names
 
 
+@pytest.mark.slow
 def test_every_color_of_a_plot_is_in_its_legend(result):
     assert any("refuted" in name for name in legends(result.plot()))
     assert not any("refuted" in name for name in legends(plain().plot()))

@@ -27,6 +27,7 @@ from coalmine.files import read_arrays, read_json, read_text, write_json, write_
 from coalmine.results.directory import CONFIG, PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores
+from coalmine.stats.nulls import parse_null
 
 # Version of the result format; schema.json describes it.
 SCHEMA = 3
@@ -320,8 +321,9 @@ def read_results(contents: Sequence[Mapping[str, Any]], directory: Path | None) 
         stored: dict[str, Any] = {}
         path = directory / f"scores-{result.file_stem}.npz"
         sides = read_arrays(path) if path.is_file() else {}
-        if "nonmembers" in sides:
-            stored["scores"] = Scores(sides["members"], sides["nonmembers"])
+        null = None if "nonmembers" in sides else parse_null(result.null)
+        if "nonmembers" in sides or (sides and null is not None):
+            stored["scores"] = Scores(sides["members"], sides.get("nonmembers"), null)
         path = directory / f"arrays-{result.file_stem}.npz"
         if path.is_file():
             stored["arrays"] = read_arrays(path)

@@ -221,6 +221,7 @@ def test_too_few_canaries_refute_nothing_by_the_signs_of_their_scores():
     assert power.needed(0.5, 0.8) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"layers": {"w": 900, "b": 100}}, {"family": "gaussian"}])
 def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state(settings):
     """60 audits at the share of the noise that each states: four standard errors below 80% are 59%."""

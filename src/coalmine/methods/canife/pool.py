@@ -129,11 +129,12 @@ class MockClients:
         rows, first = torch.empty(len(self._data), int(self._used.sum())), 0
         with single_thread():
             for part in client_updates(self._kernel, weights, self._data, clip_norm, seed=self._seed):
-                if part[:, ~self._used].any():  # the module uses a kernel elsewhere, so keep all weights
+                updates = part.cpu()
+                if updates[:, ~self._used].any():  # the module uses a kernel elsewhere, so keep all weights
                     self._used = torch.ones_like(self._used)
                     return self.pool(clip_norm, weights)
-                rows[first : first + len(part)] = part[:, self._used]
-                first += len(part)
+                rows[first : first + len(updates)] = updates[:, self._used]
+                first += len(updates)
         if not bool(rows.any()):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
         return Pool(rows=rows, clip_norm=clip_norm, used=self._used)
