@@ -646,7 +646,7 @@ class OneShot(Audit):
         result says so. An ε that somebody stated without the noise behind it is tested as it is.
 
         The noise is compared with one canary, which moves a round's sum by one clip norm. A claim for replacing a
-        client counts its noise per two, so its test needs twice as much noise to be missing.
+        client counts its noise per two, so it is tested as if it promised half the noise, and never accused too early.
 
         Args:
             claim: The training's claim. Its rounds are the audit's unless it states others.
