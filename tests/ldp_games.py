@@ -7,7 +7,7 @@ import torch
 from scipy import special
 from torch import nn
 
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import settings_from_texts
 from coalmine.methods import registry
 from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.crafters import Benign, Pair

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coalmine.config import SettingError
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.canife.method import CanifeMethod, CanifeSettings
 from coalmine.results.verdict import ROUND, USER

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import CRAFTERS
 from coalmine.methods.ldp.settings import LDPSettings

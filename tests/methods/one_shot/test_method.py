@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine.claims import Poisson
-from coalmine.config import SettingError
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.one_shot.method import OneShotSettings, build_audits

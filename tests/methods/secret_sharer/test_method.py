@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from coalmine.config import SettingError
-from coalmine.config.settings import settings_from_texts
+from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
