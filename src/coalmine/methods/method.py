@@ -8,15 +8,17 @@ of its own. The gate and reports work on the class alone: they read stored resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import Settings
+from coalmine.errors import InputError
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
-from coalmine.results.verdict import Unit
+from coalmine.results.verdict import Finding, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -142,7 +144,22 @@ class Method:
             result: The stored result.
             siblings: All stored results of the method.
         """
-        return recomputed_from_canaries(result)
+        terms = dict(result.recipe)
+        checks, findings = cls.judged(result, terms.pop("checks", None))
+        if not terms:
+            raise InputError("what it takes to compute it again is not stored")
+        again = recomputed_from_canaries(replace(result, recipe=terms))
+        return replace(again, checks=checks, findings=findings)
+
+    @classmethod
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a stored result and what they found; by default as stored.
+
+        Args:
+            result: The stored result.
+            statistics: What its checks counted and measured: ``"checks"`` of its ``recipe``, or None.
+        """
+        return result.checks, result.findings
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:

@@ -15,7 +15,7 @@ from coalmine.errors import InputError
 from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism, judged
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import APPLICATION, Unit
+from coalmine.results.verdict import APPLICATION, Finding, Unit
 from coalmine.usercode import load_function
 
 if TYPE_CHECKING:
@@ -141,14 +141,11 @@ class MechanismMethod(Method):
         return MethodResults(method=self.name, results=[replace(result, config=self.config | dict(result.config))])
 
     @classmethod
-    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
-        """Return a stored result with everything computed again, the findings of its checks as well."""
-        recipe = dict(result.recipe)
-        if "checks" not in recipe:
-            raise InputError("what it takes to compute it again is not stored")
-        checks, findings = judged(recipe.pop("checks"), result.claim)
-        again = super().recompute(replace(result, recipe=recipe), siblings)
-        return replace(again, checks=checks, findings=findings)
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a mechanism and what they found."""
+        if statistics is None:
+            raise InputError("what its checks counted is not stored")
+        return judged(statistics, result.claim)
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:
