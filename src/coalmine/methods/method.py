@@ -53,6 +53,7 @@ class Method:
         extras: Names of the JSON documents it saves next to its results.
         template: Its section of the report, a template that calls the macros of coalmine's ``ui.html.j2``; by default
             every result with its figures.
+        unit: The unit of privacy of all its results, or None if that depends on the result (`unit_of`).
         pool_fraction: Share of the users to set aside from the training, as a pool.
         needs_training: Whether the training has to be run; False where a finished model is audited.
         reads: Names of earlier methods of the run that this one reads from.
@@ -71,6 +72,7 @@ class Method:
     caveats: ClassVar[Mapping[str, str]] = {}
     extras: ClassVar[Sequence[str]] = ()
     template: ClassVar[Path | None] = None
+    unit: ClassVar[Unit | None] = None
 
     pool_fraction: float = 0.0
     needs_training: bool = True
@@ -163,8 +165,8 @@ class Method:
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:
-        """Return the unit of privacy that the view and settings of a stored result decide."""
-        return result.unit
+        """Return the unit of privacy that the view and settings of a stored result decide; by default `unit`."""
+        return result.unit if cls.unit is None else cls.unit
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:

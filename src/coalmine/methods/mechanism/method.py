@@ -15,7 +15,7 @@ from coalmine.errors import InputError
 from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism, judged
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import APPLICATION, Finding, Unit
+from coalmine.results.verdict import APPLICATION, Finding
 from coalmine.usercode import load_function
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class MechanismMethod(Method):
         "of it the noise leaves visible. ε is about one update of norm 1 in one application, not a whole training."
     )
     reference = "Andrew et al. 2023, Section 3"
+    unit = APPLICATION
     settings_type = MechanismSettings
     options = tuple(MechanismSettings.model_fields)
     init: ClassVar[Mapping[str, Any]] = {"noise_multiplier": 1.0, "dim": 100_000}
@@ -146,8 +147,3 @@ class MechanismMethod(Method):
         if statistics is None:
             raise InputError("what its checks counted is not stored")
         return judged(statistics, result.claim)
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one application."""
-        return APPLICATION

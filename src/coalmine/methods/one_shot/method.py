@@ -19,7 +19,7 @@ from coalmine.methods.method import Method
 from coalmine.methods.one_shot.scores import SCORES, VIEWS, parse_view
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import USER, Finding, Unit
+from coalmine.results.verdict import USER, Finding
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.vectors import AnyVector, flat
 
@@ -105,6 +105,7 @@ class OneShotMethod(Method):
         "contains of it comes from the canary. The score of a canary measures how much of it the releases contain."
     )
     reference = "Andrew et al. 2023"
+    unit = USER
     settings_type = OneShotSettings
     training_type = TrainingSettings
     options = ("view",)
@@ -162,11 +163,6 @@ class OneShotMethod(Method):
         if statistics is None:
             raise InputError("what its checks counted is not stored")
         return TrainingChecks.from_stored(statistics, result.arrays).findings(result.claim)
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one user."""
-        return USER
 
 
 def build_audits(
