@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from coalmine.config import SettingError
-from coalmine.config.settings import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.mechanism.method import MechanismSettings
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("mechanism")
 
