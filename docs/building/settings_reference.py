@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coalmine.config.settings import Settings, accepted, toml_value
+from coalmine.config import Settings, accepted, toml_value
 from coalmine.runs.settings import TRAINING, table_types
 from coalmine.simulation.settings import TrainingSettings
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from coalmine.cli.github import annotation_lines, step_summary
 from coalmine.results import verdict as units
-from coalmine.results.gate import COLUMNS, annotation_lines, judge, step_summary
+from coalmine.results.gate import COLUMNS, judge
 from coalmine.results.io import write_manifest
 from coalmine.results.verdict import Finding
 from gate_runs import directory, result

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalmine.config import settings as toml
+import coalmine.config as toml
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings

@@ -116,7 +116,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
                 rows.append([name, _default(default), field.description or ""])
         console.print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
         return
-    from coalmine.config.settings import settings_from_mapping, texts_to_mapping
+    from coalmine.config import settings_from_mapping, texts_to_mapping
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
     from coalmine.runs.settings import TRAINING, RunOptions, RunSettings

@@ -208,7 +208,8 @@ def check(
     Bounds, claim tests and verdicts are computed again from the stored scores and settings, and stored numbers are
     ignored. Exit code 1 also if they differ from the recomputed ones, or if the limit applies to no result.
     """
-    from coalmine.results.gate import COLUMNS, annotation_lines, append_to_summary, judge, step_summary
+    from coalmine.cli.github import annotation_lines, append_to_summary, step_summary
+    from coalmine.results.gate import COLUMNS, judge
     from coalmine.results.io import read_run_directory, refusing_damage, results_to_dict
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import recompute

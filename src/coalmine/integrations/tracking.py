@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from coalmine.config.settings import flat
+from coalmine.config import dotted
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import parse_toml, read_text, write_text
 from coalmine.protocol import Audit
@@ -131,7 +131,7 @@ def log_run(directory: Path | str, tracker: Tracker, *, rounds: bool = True) -> 
                 events.setdefault(event["round"], {}).update(facts | event.get("figures", {}))
     for round, values in sorted(events.items()):
         tracker.log_round(round, values)
-    tracker._log(run, dict(flat(parse_toml(run.config or "", run.path / "config.toml"))))
+    tracker._log(run, dict(dotted(parse_toml(run.config or "", run.path / "config.toml"))))
 
 
 def _name(name: str) -> str:

@@ -38,7 +38,7 @@ from coalmine.stats.one_run import one_run
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import FEW, INDEPENDENT
 
-# A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
+# The bound from a closed-form null is the tightest, so it comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
 _BOUNDED_NULL = f"{INDEPENDENT}; their null distribution is bounded from above"
 SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
@@ -49,14 +49,14 @@ _DOUBTFUL = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryEvidence:
-    """Everything that the scores of exchangeable canaries show.
+    """Estimates and claim test from the scores of exchangeable canaries.
 
     Args:
         estimates: Estimates, the recommended one first.
         scores: The scores behind them.
         ceiling: Largest bound that counting these held-out scores can show.
         claim_test: The test of the claim, or None if no guarantee was stated.
-        recipe: The terms that give the same again (`recomputed_from_canaries`); empty for a null of somebody else's.
+        recipe: The arguments that reproduce this evidence (`recomputed_from_canaries`); empty for a custom null.
     """
 
     estimates: list[Estimate]
@@ -97,8 +97,8 @@ def canary_evidence(
         independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
             directions hardly do. The quoted bound assumes it only where a null distribution is known.
         expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
-        checks_detect: What to state as the detectable share of the noise if the scores alone are too weak: that of
-            checks which found nothing and would have found half of the noise with a power of 80%; None without such.
+        checks_detect: Detectable share of the noise to state if the scores alone are too weak: that of checks which
+            found nothing and would have noticed half of the noise with a power of 80%; None if there are none.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -142,7 +142,7 @@ def canary_evidence(
         test = replace(test, verdict=Verdict.NOT_REFUTED, detectable_noise=checks_detect, canaries_needed=None)
     name = None if null is None else null_text(null)
     recipe: dict[str, Any] = {}
-    if name is not None or null is None:  # a null of somebody else's has no text to make it again from
+    if name is not None or null is None:  # a custom null has no text to make it again from
         recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
         recipe |= {"independent": independent, "expected": expected, "checks_detect": checks_detect}
     return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test, recipe=recipe)
@@ -153,7 +153,7 @@ def recomputed_from_canaries(result: Result, siblings: Sequence[Result] = ()) ->
 
     Args:
         result: A result whose ``recipe`` is that of a `CanaryEvidence`, with its scores.
-        siblings: All results of its method, which are not needed here.
+        siblings: All results of its method; unused.
     """
     assert result.scores is not None
     terms = {**result.recipe, "null": parse_null(result.recipe["null"])}
@@ -217,7 +217,7 @@ def with_stricter_bound(
 ) -> list[Estimate]:
     """Return the estimates, the quoted bound (the first valid one) with its values at higher confidences.
 
-    A gate that judges many results together needs these. See `canary_evidence` for the arguments.
+    The gate needs these to judge many results jointly. See `canary_evidence` for the arguments.
 
     Args:
         estimates: Estimates from these scores, the recommended one first.
@@ -276,7 +276,7 @@ def simultaneous_bound(
 
 
 def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:
-    """Return ε of two normal distributions of equal width, shifted like the scores so far, for a progress bar."""
+    """Return ε of a Gaussian fit of equal widths to the scores so far, for a progress bar."""
     if min(len(members), len(nonmembers)) < 2:
         return None
     width = float(np.sqrt((members.var(ddof=1) + nonmembers.var(ddof=1)) / 2))
@@ -301,7 +301,7 @@ def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
     """
     try:
         statistic, p_value = anderson_darling(scores)
-    except NotApplicableError:  # too few even for a test that cannot tell
+    except NotApplicableError:  # too few scores for the test
         statistic, p_value = math.nan, math.nan
     metrics = {} if math.isnan(p_value) else {"anderson_darling": statistic, "anderson_darling_p": p_value}
     if p_value < _DOUBTFUL:

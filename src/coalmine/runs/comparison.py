@@ -15,7 +15,7 @@ from scipy import special
 
 from coalmine import __version__
 from coalmine.arrays import Floats
-from coalmine.config.settings import flat
+from coalmine.config import dotted
 from coalmine.errors import InputError, check_kind
 from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
@@ -279,7 +279,7 @@ def _difference(first: Result, second: Result) -> str:
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return a row for each setting that is not the same in all runs."""
-    by_run = [dict(flat(parse_toml(run.config or "", run.path / "config.toml"))) for run in runs]
+    by_run = [dict(dotted(parse_toml(run.config or "", run.path / "config.toml"))) for run in runs]
     rows = []
     for key in dict.fromkeys(key for settings in by_run for key in settings):
         values = [settings.get(key, "-") for settings in by_run]

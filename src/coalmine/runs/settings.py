@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from coalmine.config import SettingError, Settings
-from coalmine.config.settings import line_of, settings_from_mapping, texts_to_mapping, toml_table
+from coalmine.config import SettingError, Settings, line_of, settings_from_mapping, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import parse_toml, read_text
 from coalmine.methods import registry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from coalmine.claims.sampling import parse_sampling
-from coalmine.config.settings import Settings
+from coalmine.config import Settings
 from coalmine.errors import InputError, check_positive, parse_kind
 
 if TYPE_CHECKING:

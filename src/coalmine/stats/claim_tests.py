@@ -28,17 +28,17 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 RANK_SUM_SHARE = 0.5
 _POWER_DRAWS = 1_999  # of which the power is known to 0.01
 _ALL = slice(None)
-_FARTHEST = 1e3  # standard deviations: a score that is certain to be a member's counts as so far
+_FARTHEST = 1e3  # standard deviations: a score that is certainly a member's counts as this far away
 
 Rows = Ints | slice
-"""Which draws are looked at."""
+"""Indices of the draws to evaluate."""
 
 
 class ClaimTests:
     """The tests of a claim on given scores.
 
     Half of the significance goes to the rank-sum test of the whole curve, half to the tests at ranks fixed in advance.
-    If scores may depend on one another, a number of guesses about one run is the only test.
+    If scores may depend on one another, only the one-run guessing test is used.
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
@@ -93,7 +93,7 @@ class ClaimTests:
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         floor, null = 0.0, self.scores.null
         if isinstance(null, DependentNull):
-            # The p-value of scores that tell nothing holds even if the null is only an approximation.
+            # The p-value of uninformative scores holds even if the null is only an approximation.
             floor = null.proved_p_value(self.scores.members)
         return max(floor, min(1.0, rank_sum, at_ranks))
 
@@ -124,8 +124,8 @@ class ClaimTests:
     def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
         """Return a function that says whether a curve is rejected, for curves in the order of their first argument.
 
-        The same as ``p_value(curve) <= alpha``, in a fraction of the time for a search along curves of which each
-        allows less than the ones before. The claim is the curve at 0.
+        The same as ``p_value(curve) <= alpha``, but faster where each curve allows less than the ones before. The claim
+        is the curve at 0.
         """
         if self.dependent or self._by_signs:
             return lambda _, curve: self.p_value(curve) <= alpha
@@ -144,7 +144,7 @@ class ClaimTests:
     def powers(self, claim: Curve, alpha: float) -> Callable[[int, Curve], float]:
         """Return a function that gives the `power` for true curves in the order of its first argument.
 
-        In a fraction of the time for a search along curves of which each allows less than the ones before.
+        Faster than `power` where each curve allows less than the ones before.
         """
         if self.dependent:
             return lambda _, truth: self.power(claim, truth, alpha)
@@ -213,12 +213,12 @@ class KnownNullDetection:
         self._uniform = uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS)
         self._quantiles = special.ndtri(self._uniform)
         self._critical, self._level_at_ranks = rank_sum.critical(claim, level), (alpha - level) / self._top.size
-        self._hopeless = by_signs and 0.5**members > alpha  # not even if all scores are positive
+        self._cannot_reject = by_signs and 0.5**members > alpha  # not even if all scores are positive
 
     def rejected(self, truth: Curve, rows: Rows) -> Bools:
         """Return whether the claim is rejected in the audits ``rows`` if ``truth`` holds, shape (rows,)."""
         fpr = member_fpr(truth, self._uniform[rows], self._quantiles[rows])
-        if self._hopeless:
+        if self._cannot_reject:
             return np.zeros(len(fpr), dtype=bool)
         rejected = np.asarray(1 - fpr[:, self._even_columns].mean(axis=1) > self._critical)
         # The tests at ranks take longer: only where the rank-sum test does not reject.
@@ -319,7 +319,7 @@ class RankSum:
         else:
             others = self._nonmembers[rows]
             m, n = fpr.shape[1], others.shape[1]
-            # Members come first among equals, which they win. Without any wins they would have the last m places.
+            # Ties count as wins for members. Without any wins, members would take the last m places.
             order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
             # Exact in float32, and by einsum, since BLAS takes ten times as long for such narrow rows.
             places = np.einsum("ij,j->i", (order < m).astype(np.float32), np.arange(m + n, dtype=np.float32))

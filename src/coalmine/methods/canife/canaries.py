@@ -16,7 +16,7 @@ from coalmine.errors import InputError, check_positive
 from coalmine.protocol import Contribution, Vector
 
 # What is recorded about each design. ``norm`` is the norm of the update before clipping, in clip norms; ``not_finite``
-# is the iteration in which the design met NaN or infinity, 0 if it never did.
+# is the iteration in which the design met NaN or infinity, 0 if it stayed finite.
 FACTS = ("health", "norm", "effective_sigma", "iterations", "not_finite")
 
 # Relative to a canary's update: a smaller part outside the span of the others is rounding error.
@@ -25,7 +25,7 @@ _SPAN_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CraftedUpdates:
-    """What k canaries send from one model, and the directions to look for them.
+    """What k canaries send from one model, and the direction along which each is scored.
 
     Args:
         updates: (k, d), none longer than the clip norm.
@@ -150,14 +150,14 @@ def orthogonalize_directions(
         others = np.delete(rows, i, axis=0)
         if len(others):
             basis, _ = np.linalg.qr(others.T)
-            # Twice is enough: the second projection removes what rounding left of the first.
+            # Project twice: the second pass removes the rounding error of the first.
             orthogonal[i] -= basis @ (basis.T @ orthogonal[i])
             orthogonal[i] -= basis @ (basis.T @ orthogonal[i])
         size, signal = float(np.linalg.norm(orthogonal[i])), float(orthogonal[i] @ rows[i])
         if size <= _SPAN_TOLERANCE or signal <= _SPAN_TOLERANCE * before:
             raise InputError(
-                f"canary {i} of {len(rows)} lies in the span of the others' updates, so no score tells them apart: "
-                "use fewer canaries"
+                f"canary {i} of {len(rows)} lies in the span of the others' updates, so its score cannot be separated "
+                "from theirs: use fewer canaries"
             )
         orthogonal[i] /= size
         sigma[i] *= before / (signal / size)

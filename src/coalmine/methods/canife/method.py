@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from coalmine.arrays import Array
-from coalmine.config import SettingError
-from coalmine.config.settings import Settings, Several
+from coalmine.config import SettingError, Settings, Several
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 
 _COMPOSED = ", composed"
 
-_MOST_SAMPLES = 8  # crafted samples that the report shows
+_MAX_SAMPLES = 8  # crafted samples that the report shows
 
-# Fewer mock clients say little about the other clients.
+# Fewer mock clients do not represent the other clients.
 _LEAST_POOL = 16
 # More would take hours to design, and interfere with one another.
 _MOST_CANARIES = 1000
@@ -62,7 +61,7 @@ class CanaryDesignSettings(Settings):
         description="what the optimization starts from: random (samples), pool (examples of the mock clients) or "
         "last (the previous canaries); by default random (mode frozen) or last (mode running)",
     )
-    target: int | Literal["random"] = Field("random", description="the canary's class: random or a number")
+    target: int | Literal["random"] = Field("random", description="the canary's class: random, or its index")
     pixels: Literal["valid", "free"] = Field("valid", description="valid (within the data's range) or free (paper)")
 
 
@@ -138,7 +137,7 @@ class CanifeSettings(Settings):
                 start=self.design.start or ("random" if self.mode == "frozen" else "last"),
                 target=self.design.target,
                 valid="data" if self.design.pixels == "valid" else None,
-                seed=training.seed + index,  # adversaries with the same coins would insert their canaries together
+                seed=training.seed + index,  # with the same coin flips, all adversaries would insert in the same rounds
             )
             several = f"{self.mode}, pool {size}, {iterations} iterations"
             audits.append(
@@ -189,7 +188,7 @@ class CanifeMethod(Method):
 
     @classmethod
     def check(cls, run: Any) -> None:
-        """Raise an error for settings that do not go together with the rest of a run."""
+        """Raise an error for settings that conflict with the rest of the run."""
         training = run.trainings.get("training")
         if training is None:
             return
@@ -309,7 +308,7 @@ def _epsilons(period: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def round_rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return ε of single rounds along the training, and the line of the claim for one round (Figures 1 and 4)."""
+    """Return ε of single rounds along the training, and the claim's line for one round (Figures 1 and 4)."""
     rows = []
     for period in result.details["rounds"]:
         best: dict[str, Any] = {}
@@ -339,7 +338,7 @@ def composed_pairs(result: Result) -> dict[str, tuple[float | None, float | None
 def samples(result: Result) -> list[dict[str, Any]]:
     """Return the last canaries that can be shown: a caption, and a picture or a text."""
     shown = []
-    for i, canary in enumerate(result.details["canaries"][:_MOST_SAMPLES]):
+    for i, canary in enumerate(result.details["canaries"][:_MAX_SAMPLES]):
         target, shape = canary["target"], canary.get("shape", ())
         caption = f"canary {i + 1}" if target is None else f"canary {i + 1}, labeled as class {target}"
         if canary["kind"] == "text":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from coalmine.config.settings import Settings, Several
+from coalmine.config import Settings, Several
 from coalmine.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:

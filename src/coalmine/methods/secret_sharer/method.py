@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from coalmine.config import SettingError
-from coalmine.config.settings import Settings, Several
+from coalmine.config import SettingError, Settings, Several
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.progress import reporting

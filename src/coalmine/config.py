@@ -1,4 +1,7 @@
-"""Typed settings, from texts and from TOML. Wrong ones are refused with a sentence that says what is accepted."""
+"""Typed settings, the same for the command line and for TOML files.
+
+Wrong ones are refused with a sentence that says what is accepted.
+"""
 
 from __future__ import annotations
 
@@ -230,11 +233,11 @@ def toml_value(content: object) -> str:
     return json.dumps(str(content), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the settings of nested tables as texts, by their path."""
     for key, value in content.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 

@@ -1,7 +1,6 @@
 import pytest
 
-from coalmine.config import Settings
-from coalmine.config.settings import Several, settings_from_mapping
+from coalmine.config import Settings, Several, settings_from_mapping
 from coalmine.errors import InputError
 from coalmine.simulation.settings import TrainingSettings
 from setting_texts import settings_from_texts

@@ -1,0 +1,96 @@
+"""The gate in GitHub Actions: a step summary in Markdown, and annotations.
+
+Titles, views and sentences may come from outside, so whatever could start another annotation or Markdown is escaped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from coalmine.errors import InputError
+from coalmine.results.gate import COLUMNS, Gate
+from coalmine.results.tables import Table, inline_markdown
+
+# The environment variable with the path of the step summary.
+VARIABLE = "GITHUB_STEP_SUMMARY"
+
+
+def step_summary(gate: Gate, title: str) -> str:
+    """Return the gate as Markdown: the outcome, a table of what matters, and why it failed.
+
+    Args:
+        gate: The gate.
+        title: Title of the run.
+    """
+    outcome = "failed" if gate.failed else "passed"
+    if not gate.failed and not any(judgment.checked for judgment in gate.judgments):
+        outcome = "nothing was checked"
+    cells = [list(map(inline_markdown, row)) for row in gate.rows(gate.folded())]
+    parts = [
+        f"### coalmine check: {outcome} ({inline_markdown(title)})",
+        inline_markdown(gate.sentence),
+        Table("", COLUMNS, cells).to_markdown(),
+    ]
+    reasons = []
+    for failure in gate.failures:
+        reasons.append("- " + inline_markdown(f"{failure.result.name}: {gate.reason(failure)}") + ".")
+    if reasons:
+        parts.append("\n".join(reasons))
+    return "\n\n".join(parts) + "\n"
+
+
+def annotation_lines(gate: Gate) -> list[str]:
+    """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
+
+    A gate that was asked for a check that applies to nothing is an error, too. GitHub shows ten of each kind; the step
+    summary has all.
+
+    Args:
+        gate: The gate.
+
+    Example:
+        >>> from coalmine import check_mechanism
+        >>> from coalmine.results.gate import judge
+        >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
+        >>> annotation_lines(judge([result], max_epsilon=1.0))
+        ['::error title=mechanism%2C release::ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
+    """
+    errors = [("gate", gate.unchecked)] if gate.unchecked else []
+    errors += [(failure.result.name, gate.reason(failure)) for failure in gate.failures]
+    warnings = []
+    unchecked = [judgment.result.name for judgment in gate.judgments if not judgment.checked]
+    if unchecked:
+        reason = "without a lower bound, or without a claim and a limit that applies"
+        count = f"{len(unchecked)} of {len(gate.judgments)} results"
+        warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked)}"))
+    warnings += [(judgment.result.name, judgment.verdict.value) for judgment in gate.doubtful]
+    lines = []
+    for command, messages in (("error", errors), ("warning", warnings)):
+        for title, text in messages:
+            escaped = []
+            for part in (title, text):
+                escaped.append(part.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+            name = escaped[0].replace(":", "%3A").replace(",", "%2C")
+            lines.append(f"::{command} title={name}::{escaped[1]}")
+    return lines
+
+
+def append_to_summary(text: str = "") -> Path:
+    """Append Markdown to the step summary and return its path. Without text, only see whether that is possible.
+
+    Raises:
+        InputError: If there is none, or it cannot be written.
+    """
+    name = os.environ.get(VARIABLE)
+    if not name:
+        raise InputError(
+            f"--github needs the environment variable {VARIABLE}, which GitHub Actions sets: to try it elsewhere, put "
+            f"{VARIABLE}=summary.md before the command"
+        )
+    try:
+        with Path(name).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"{name} cannot be written: {error.strerror or error}") from error
+    return Path(name)
