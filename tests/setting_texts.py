@@ -1,6 +1,6 @@
 """Settings of several tables from texts, as `coalmine audit --set` reads them."""
 
-from coalmine.config.settings import settings_from_mapping, texts_to_mapping
+from coalmine.config import settings_from_mapping, texts_to_mapping
 
 
 def settings_from_texts(texts, *groups):
