@@ -94,10 +94,17 @@ def test_clients_that_leave_or_come_seldom_never_refute_a_rate(choose, available
             assert reported == []
 
 
-def test_a_client_twice_in_an_epoch_is_a_fact():
+def test_more_rounds_than_epochs_are_a_fact():
     [finding] = findings(fixed, Epochs(3))
     assert finding.p_value == 0
     assert findings(shuffled, Epochs(3)) == []
+
+
+def test_it_does_not_matter_where_epochs_end():
+    # Ten rounds in epochs of four, four and two: nobody takes part more than three times.
+    orders = [np.random.default_rng(epoch).permutation(POPULATION) for epoch in range(3)]
+    parts = [part for order, rounds in zip(orders, (4, 4, 2), strict=True) for part in np.array_split(order, rounds)]
+    assert findings(lambda rng, t: parts[t], Epochs(3), rounds=10) == []
 
 
 # 400 trainings at level 2e-4: false-alarm probability at most 0.08 in all, far less in fact, since bets lose a lot.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+import coalmine as cm
 from coalmine.checks import noise_attacks
 from coalmine.checks import transcript as transcript_module
 from coalmine.checks.noise_attacks import CHECKS, attack_with, check_noise
@@ -163,6 +164,15 @@ CORRECT = {
 def test_correct_mechanisms_pass(name):
     """Each fails with a probability of at most 1e-3."""
     assert findings(CORRECT[name]) == []
+
+
+def test_a_pilot_may_consist_of_inserted_canaries_only():
+    rng = np.random.default_rng(28)
+    result = cm.check_mechanism(
+        lambda total: total + rng.normal(0, 1, total.size),
+        dim=2, calls=16, seed=28, claim=cm.Claim(noise_multiplier=1.0, rounds=1, delta=1e-5),
+    )  # fmt: skip
+    assert result.findings == []
 
 
 def test_laplace_noise_passes_although_it_protects_single_coordinates_best():

@@ -488,6 +488,8 @@ def _small_everywhere(transcript: Transcript, layers: Layers) -> Attack:
 def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look for noise that differs between inserted canaries and other places of the pilot."""
     noise, inserted = transcript.pilot_noise, transcript.pilot_inserted
+    if inserted.all() or not inserted.any():  # few calls of few coordinates leave nothing to compare
+        return None
     there, beside = noise[inserted], noise[~inserted]
     sizes = np.array([there.std(), beside.std()])
     ratio = np.maximum(sizes / transcript.size, 1e-6) ** 2
@@ -502,7 +504,9 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
 
 def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
     """Look for noise that is bounded, has one sign, or is mostly tiny."""
-    noise, size = transcript.pilot_noise, transcript.size
+    noise, size, inserted = transcript.pilot_noise, transcript.size, transcript.pilot_inserted
+    if inserted.all() or not inserted.any():
+        return None
     furthest = float(np.abs(noise).max()) / size
     near = int(np.sum(np.abs(noise) < 0.1 * size))
     if noise.size * np.log(special.erf(furthest / np.sqrt(2))) < np.log(_BY_CHANCE):

@@ -53,7 +53,6 @@ class CohortRecord:
         sizes: Number of clients of each round, (rounds,).
         available: Number of clients that could have taken part in each round, (rounds,).
         repeats: Number of rounds with exactly the clients of the round before, (1,).
-        soon: Clients that took part twice in an epoch of the claim, and the last round in which they did, (k, 2).
     """
 
     ids: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -64,7 +63,6 @@ class CohortRecord:
     sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     available: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     repeats: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
-    soon: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 class TrainingChecks:
@@ -182,12 +180,6 @@ class TrainingChecks:
             seen.trials += groups.sum(axis=1)
             seen.hits += (groups & present).sum(axis=1)
             seen.repeats += bool(before.any() and np.array_equal(before, present))
-        if isinstance(self.sampling, Epochs):
-            start = self.sampling.epoch(self.rounds, min(round, self.rounds - 1))[1]
-            early = seen.ids[present & (seen.last >= start)]
-            seen.soon[np.isin(seen.soon[:, 0], early), 1] = round
-            early = early[~np.isin(early, seen.soon[:, 0])]
-            seen.soon = np.vstack([seen.soon, np.stack([early, np.full_like(early, round)], axis=1)])
         seen.times += present
         seen.last[present] = round
 
@@ -222,7 +214,7 @@ class TrainingChecks:
             findings += tensor_findings(self.chances or {}, claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         replayed = list[Finding]()
-        # What a replay saw to happen needs no statistics, and so no share of the rate.
+        # A replay has a rate of its own, CHECK_RATE by itself.
         for check, replay in self.replays.items():
             replayed += [replace(finding, check=check) for finding in replay.findings]
         return list(map(str, made)), [*replayed, *adjusted]
@@ -393,13 +385,7 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
         return _drawn(record, sampling, level)
     if isinstance(sampling, AtMost | Epochs):
         allowed = sampling.times if isinstance(sampling, AtMost) else sampling.epochs
-        if isinstance(sampling, Epochs) and len(record.soon):
-            client, round = record.soon[0]
-            sentence = (
-                f"{len(record.soon)} clients took part twice in one of {sampling.epochs} epochs, such as "
-                f"client {client} in round {round}."
-            )
-        elif most > allowed:
+        if most > allowed:  # where epochs end does not matter to the claim
             sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
     elif rounds >= 3 and record.repeats[0] == rounds - 1 and record.sizes[0] < record.available[0]:
         # The claim does not rely on sampling, so this is only a warning.

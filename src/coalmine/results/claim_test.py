@@ -321,7 +321,7 @@ def first_separated(separation: Callable[[int], float], wanted: float, *, most: 
 
     For Gaussian noise in every round the separation is inverse to the noise, and for sampled rounds to a power of it:
     each guess follows that law from the one before. A bisection looks at three times as many curves, which are slow to
-    compute. The answer may be off by one exponent.
+    compute. Where the law holds from guess to guess, the answer is off by at most one exponent.
 
     Args:
         separation: How far the curve of an exponent separates members; it falls with the exponent.

@@ -38,6 +38,27 @@ def test_a_run_has_one_result_per_view():
     assert results[1].config["canaries"] == 20
 
 
+@pytest.mark.parametrize(("cohort", "sampling"), [("fixed:20", "fixed:20/40"), ("poisson:0.5", "fixed:20/40")])
+def test_added_canaries_test_the_noise_over_one_clip_norm(cohort, sampling):
+    training, audit = settings(
+        f"cohort={cohort}", f"participation={sampling}", "partition=iid:40", "rounds=2", "client.epochs=1",
+        "noise_multiplier=2.0", "model_settings.hidden=4", "canaries=20", "view=updates",
+    )  # fmt: skip
+    job = METHOD(audit, training=training)
+    splits = training.splits()
+    module = training.module(splits)
+    trained = training.training(splits, module, job.audits(splits, module))
+    trained.run()
+    (result,) = job.results(trained, {}).results
+    assert (str(result.claim.sampling), result.claim.adjacency) == (sampling, "add-or-remove-one")
+    assert result.claim.noise_multiplier * result.claim.sensitivity == 2.0
+    # The claim of the training is another one, and named: for replacing a client if cohorts have a fixed size.
+    claimed = trained.claim(audit.delta)
+    assert f"claims ε = {claimed.epsilon:.4g} " in result.details["note"]
+    assert ("replacing a client" in result.details["note"]) == cohort.startswith("fixed")
+    assert f"gives ε = {result.claim.epsilon:.4g}" in result.details["note"]
+
+
 @pytest.mark.parametrize(
     ("cohort", "participation"), [("poisson:0.3", "poisson:0.3"), ("fixed:5", "fixed:5/50"), ("epochs:2", "epochs:2")]
 )

@@ -645,6 +645,9 @@ class OneShot(Audit):
         claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds, and the
         result says so. An ε that somebody stated without the noise behind it is tested as it is.
 
+        The noise is compared with one canary, which moves a round's sum by one clip norm. A claim for replacing a
+        client counts its noise per two, so it is tested as if it promised half the noise, and never accused too early.
+
         Args:
             claim: The training's claim. Its rounds are the audit's unless it states others.
 
@@ -659,7 +662,7 @@ class OneShot(Audit):
         unchanged = like_members and not (secret and self._knows_rounds)
         if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
             return claim
-        tested = claim.replace(sampling=self.sampling)
+        tested = claim.replace(sampling=self.sampling, adjacency="add-or-remove-one")  # which canaries are
         if isinstance(tested.sampling, FixedSize):
             # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which
             # is never more private, can have the smaller ε.
