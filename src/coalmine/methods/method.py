@@ -8,15 +8,17 @@ work on the class alone: they read stored results and never build an instance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import Settings
+from coalmine.errors import InputError
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
-from coalmine.results.verdict import Unit
+from coalmine.results.verdict import Finding, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Method:
         extras: Names of the JSON documents it saves next to its results.
         template: Its section of the report, a template that calls the macros of coalmine's ``ui.html.j2``; by default
             every result with its figures.
+        unit: The unit of privacy of all its results, or None if that depends on the result (`unit_of`).
         pool_fraction: Share of the users to set aside from the training, as a pool.
         config: Settings of training and method, as results record them.
         needs_training: Whether the training has to be run; False where a finished model is audited.
@@ -70,6 +73,7 @@ class Method:
     caveats: ClassVar[Mapping[str, str]] = {}
     extras: ClassVar[Sequence[str]] = ()
     template: ClassVar[Path | None] = None
+    unit: ClassVar[Unit | None] = None
 
     pool_fraction: float = 0.0
     needs_training: bool = True
@@ -135,12 +139,27 @@ class Method:
             result: The stored result.
             siblings: All stored results of the method.
         """
-        return recomputed_from_canaries(result)
+        terms = dict(result.recipe)
+        checks, findings = cls.judged(result, terms.pop("checks", None))
+        if not terms:
+            raise InputError("what it takes to compute it again is not stored")
+        again = recomputed_from_canaries(replace(result, recipe=terms))
+        return replace(again, checks=checks, findings=findings)
+
+    @classmethod
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a stored result and what they found; by default as stored.
+
+        Args:
+            result: The stored result.
+            statistics: What its checks counted and measured: ``"checks"`` of its ``recipe``, or None.
+        """
+        return result.checks, result.findings
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:
-        """Return the unit of privacy that the view and settings of a stored result decide."""
-        return result.unit
+        """Return the unit of privacy that the view and settings of a stored result decide; by default `unit`."""
+        return result.unit if cls.unit is None else cls.unit
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from coalmine.claims import Poisson
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.simulation.settings import TrainingSettings
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("one-shot")
 

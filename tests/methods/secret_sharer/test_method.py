@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.io import write_scores
 from coalmine.results.verdict import PHRASE, USER
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("secret-sharer")
 SMALL = [

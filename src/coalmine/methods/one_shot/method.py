@@ -19,7 +19,7 @@ from coalmine.methods.method import Method
 from coalmine.methods.one_shot.scores import SCORES, VIEWS, parse_view
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import USER, Unit
+from coalmine.results.verdict import USER, Finding
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.vectors import AnyVector, flat
 
@@ -104,6 +104,7 @@ class OneShotMethod(Method):
         "contains of it comes from the canary. The score of a canary measures how much of it the releases contain."
     )
     reference = "Andrew et al. 2023"
+    unit = USER
     settings_type = OneShotSettings
     training_type = TrainingSettings
     options = ("view",)
@@ -163,22 +164,13 @@ class OneShotMethod(Method):
         return MethodResults(method=self.name, results=results)
 
     @classmethod
-    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
-        """Return a stored result with everything computed again, the findings of its checks as well."""
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a training and what they found."""
         from coalmine.checks.training import TrainingChecks  # a report needs none of what this imports
 
-        recipe = dict(result.recipe)
-        seen = recipe.pop("checks", None)
-        if seen is None or not recipe:
-            raise InputError("what it takes to compute it again is not stored")
-        checks, findings = TrainingChecks.from_stored(seen, result.arrays).findings(result.claim)
-        again = super().recompute(replace(result, recipe=recipe), siblings)
-        return replace(again, checks=checks, findings=findings)
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one user."""
-        return USER
+        if statistics is None:
+            raise InputError("what its checks counted is not stored")
+        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.claim)
 
 
 def _added_canaries(claim: Claim, tested: Claim) -> str:
