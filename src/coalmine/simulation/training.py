@@ -135,9 +135,11 @@ class Training(Rounds):
         number = self.state.round
         for index, audit in enumerate(self.audits):
             frozen = audit.frozen_rounds(number)
+            if not frozen:
+                continue
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
-            updates = self._frozen_updates(frozen, first) if frozen else None
+            updates = self._frozen_updates(frozen, first)
             for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
                 if trial >= audit.frozen_rounds(number):
                     break  # the audit has seen enough

@@ -50,7 +50,6 @@ def run_method(*texts, directory=None):
     method_results = job.results(trained, {"perplexity": 12.0})
     if directory is not None:
         write_scores(method_results.results, directory, method_results.extras)
-        job.write(directory)
     return method_results
 
 

@@ -24,7 +24,7 @@ from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.canaries import FAMILIES, choose_family, draw_members
 from coalmine.methods.one_shot.families import UpdateCanaries
-from coalmine.methods.one_shot.scores import compared, cosine_null
+from coalmine.methods.one_shot.scores import compared
 from coalmine.protocol import Vector
 from coalmine.results.claim_test import HALF_THE_NOISE
 from coalmine.results.result import Result, common_delta
@@ -183,7 +183,7 @@ def check_mechanism(
                 half = float(epsilon_gaussian(HALF_THE_NOISE * sigma, claim.delta))
                 detects = claim.epsilon / half if claim.noise_multiplier is None else HALF_THE_NOISE
     checks, findings = judged(statistics, claim)
-    members, null = scores[inserted], cosine_null(updates)
+    members, null = scores[inserted], updates.cosine_null
     evidence = canary_evidence(
         members, scores[~inserted], null=null, signs=family == "hadamard", design="fixed", delta=delta,
         confidence=confidence, claim=claim if test_scores else None, checks_detect=detects,

@@ -498,7 +498,7 @@ class OneShot(Audit):
 
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
-        epsilon = None if self._evidence.is_silent else rough_epsilon(*self.scores())
+        epsilon = rough_epsilon(*self.scores()) if self._evidence.times.any() else None
         return {} if epsilon is None else {f"one-shot/{self.view}/epsilon_estimate": epsilon}
 
     def result(
@@ -534,10 +534,14 @@ class OneShot(Audit):
             tested = self.tested_claim(claim)
             if claim.sampling not in (None, tested.sampling):
                 details["note"] = _other_participation(claim, tested)
-            self._checks.compare_participation(claim.sampling)
+            # Who took part is compared with what the claim says of its clients, not with what the training said of
+            # itself. A claim for every round holds however clients are drawn, so nothing about them refutes it.
+            seen, refutes = self._checks, isinstance(claim.sampling, AtMost | Epochs | FixedSize | Poisson)
+            seen.sampling = claim.sampling if refutes else seen.sampling or EveryRound()
             if self.members_participation is not None:
                 # The training says itself that its clients take part otherwise than the claim assumes.
-                self._checks.participation_refutes = self.participation == self.members_participation
+                refutes = self.participation == self.members_participation
+            seen.participation_refutes = refutes
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
@@ -593,7 +597,7 @@ class OneShot(Audit):
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
         """Yield what to be careful with in the result."""
-        if self._evidence.is_silent:
+        if not self._evidence.times.any():
             yield "no canary took part in a round that the view shows, so there is no evidence"
         if self._evidence.least_noise < SMALLEST_REMAINDER:
             yield (

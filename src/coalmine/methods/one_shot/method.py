@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
 
 from coalmine.claims import Claim
 from coalmine.claims.sampling import FORMS, FixedSize, Sampling, parse_sampling
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 _ANY_NUMBER = 1000  # of canaries, where their number is not decided yet and hardly matters
 
 
-def _split_views(value: object) -> object:
-    # A comma before a letter starts another view; one before a digit belongs to rounds:3,9.
-    return re.split(r",\s*(?=[a-z])", value) if isinstance(value, str) else value
-
-
 class OneShotSettings(Settings):
     """Random updates as canaries, inserted as extra clients."""
 
@@ -48,7 +43,7 @@ class OneShotSettings(Settings):
         description="expected number of inserted canaries; the same number is held out. By default a quarter of a "
         "round's average, or more if half the noise would go undetected; from 20 to 1,000 (`coalmine plan`)",
     )
-    view: Annotated[tuple[str, ...], BeforeValidator(_split_views)] = Field(
+    view: tuple[str, ...] = Field(
         ("final",), description=f"what the adversary sees, one or several: {', '.join(VIEWS)}"
     )
     participation: str = Field("clients", description=f"when canaries take part: clients (like the clients), {FORMS}")
@@ -76,13 +71,17 @@ class OneShotSettings(Settings):
     delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
 
-    @field_validator("view")
+    @field_validator("view", mode="wrap")
     @classmethod
-    def _check_views(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Check views where their line in the file is known."""
-        for view in value:
+    def _check_views(cls, value: object, read: ValidatorFunctionWrapHandler) -> tuple[str, ...]:
+        """Check views where their line in the file is known; text may name several."""
+        if isinstance(value, str):
+            # A comma before a letter starts another view; one before a digit belongs to rounds:3,9.
+            value = re.split(r",\s*(?=[a-z])", value)
+        views: tuple[str, ...] = read(value)
+        for view in views:
             parse_view(view)
-        return value
+        return views
 
     @field_validator("participation")
     @classmethod
@@ -150,7 +149,7 @@ class OneShotMethod(Method):
             # replacing a client.
             claim = Claim(
                 noise_multiplier=trained.mechanism.noise_multiplier,
-                sampling=_clients_sampling(self.training, len(trained.data)),
+                sampling=_participation("clients", self.training, len(trained.data)),
                 delta=settings.delta,
                 adjacency="add-or-remove-one",
             )
@@ -211,7 +210,7 @@ def build_audits(
             rounds=training.rounds,
             canaries=settings.canaries or _canaries(settings, training, population, len(start)),
             view=view,
-            participation=_participation(settings, training, population),
+            participation=_participation(settings.participation, training, population),
             score=score,
             design=settings.design,
             family=settings.family,
@@ -227,7 +226,7 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
     from coalmine.methods.one_shot.planning import AuditPower, default_canaries
 
-    participation, rounds = _participation(settings, training, population), training.rounds
+    participation, rounds = _participation(settings.participation, training, population), training.rounds
     rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
     power = None
     if training.noise_multiplier > 0 and rounds > 0:
@@ -240,18 +239,13 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
             )
             claim.curve()  # raises here, not where the power is computed
             power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
-    clients = training.sampling().expected(population, rounds, 0)
+    clients = parse_sampling(training.cohort).expected(population, rounds, 0)
     return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
 
 
-def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> Sampling:
-    """Return the participation, for ``clients`` that of the training's cohorts."""
-    if settings.participation != "clients":
-        return parse_sampling(settings.participation)
-    return _clients_sampling(training, population)
-
-
-def _clients_sampling(training: TrainingSettings, population: int) -> Sampling:
-    """Return how the training draws its clients."""
-    sampling = training.sampling()
+def _participation(setting: str, training: TrainingSettings, population: int) -> Sampling:
+    """Return who takes part in which round, for ``clients`` as the training draws its clients."""
+    if setting != "clients":
+        return parse_sampling(setting)
+    sampling = parse_sampling(training.cohort)
     return FixedSize(sampling.size, population) if isinstance(sampling, FixedSize) else sampling
