@@ -7,7 +7,6 @@ import torch
 from scipy import special
 from torch import nn
 
-from coalmine.config import settings_from_texts
 from coalmine.methods import registry
 from coalmine.methods.ldp.audit import Ldp
 from coalmine.methods.ldp.crafters import Benign, Pair
@@ -17,6 +16,7 @@ from coalmine.simulation.client import tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import Examples, Task
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
+from setting_texts import settings_from_texts
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 IMAGES = Task(input_shape=(1, 24, 24), classes=3)

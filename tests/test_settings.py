@@ -1,8 +1,9 @@
 import pytest
 
-from coalmine.config import Settings, Several, settings_from_mapping, settings_from_texts
+from coalmine.config import Settings, Several, settings_from_mapping
 from coalmine.errors import InputError
 from coalmine.simulation.settings import TrainingSettings
+from setting_texts import settings_from_texts
 
 
 class Inner(Settings):

@@ -21,7 +21,7 @@ KINDS = (
 SHORT = {
     "size of the noise": "size", "shape of the noise": "shape", "values of the noise": "values",
     "noise on every tensor": "places", "noise in every call": "calls", "fresh noise": "fresh",
-    "independent noise": "copies", "noise in every direction": "directions", "participation": "cohorts",
+    "independent noise": "copies", "participation": "cohorts",
     "canaries in each tensor": "canaries", "canaries in the releases": "canaries", "divisor of the releases": "units",
 }  # fmt: skip
 """Names of checks in cells of the table."""

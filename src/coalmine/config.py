@@ -45,8 +45,8 @@ class Settings(BaseModel):
         >>> from pydantic import Field
         >>> class MySettings(Settings):
         ...     trials: int = Field(100, ge=1, description="number of trials")
-        >>> settings_from_texts(["trials=1e4"], MySettings)
-        [MySettings(trials=10000)]
+        >>> MySettings(trials=50)
+        MySettings(trials=50)
     """
 
     model_config = ConfigDict(
@@ -64,17 +64,6 @@ class Settings(BaseModel):
                 yield from value.walk(f"{before}{name}.")
             else:
                 yield before + name, type(self).model_fields[name], value
-
-
-def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
-    """Return one settings object per group from texts ``key=value`` or ``part.key=value``.
-
-    The groups share one namespace: each key goes to the groups that have it.
-
-    Raises:
-        InputError: If a name is unknown or a value is wrong.
-    """
-    return settings_from_mapping(texts_to_mapping(texts), *groups)
 
 
 def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:

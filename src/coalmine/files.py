@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from coalmine.arrays import Array, Bools, Floats
 from coalmine.errors import InputError, did_you_mean
@@ -87,13 +86,6 @@ def _in_words(content: object) -> object:
     if isinstance(content, float) and not math.isfinite(content):
         return str(float(content))
     return content
-
-
-def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:
-    """Write a compressed .npz file atomically; equal arrays give equal bytes."""
-    content = io.BytesIO()  # not the file's name, to which NumPy would append .npz
-    np.savez_compressed(content, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
-    return write_whole(path, lambda temporary: temporary.write_bytes(content.getbuffer()))
 
 
 # Reading

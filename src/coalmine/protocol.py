@@ -73,9 +73,6 @@ class Release:
             noise, such as on a grid: half precision, bfloat16 and one fine grid are recognized.
             Infinite if numbers were replaced.
 
-    Raises:
-        InputError: If the round is not a whole number of at least 0, or the divisor not positive.
-
     Example:
         >>> import numpy as np
         >>> release = Release(round=3, kind="update", vector=np.zeros(10, dtype=np.float32), divisor=50.0)
@@ -89,11 +86,6 @@ class Release:
     trial: int | None = None
     divisor: float | None = None
     rounding: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_count("round", self.round, least=0)
-        if self.divisor is not None:
-            check_positive("divisor", self.divisor)
 
 
 @dataclass(frozen=True)
@@ -227,6 +219,9 @@ class Audit:
         """
         if (update is None) == (model is None):
             raise InputError("observe takes either update=, the round's noisy average, or model=, the model after it")
+        check_count("round", round, least=0)
+        if divisor is not None:
+            check_positive("divisor", divisor)
         # Both are vectors of one length, so nothing but the argument's name can tell them apart.
         kind: Kind = "model" if update is None else "update"
         vector = model if update is None else update

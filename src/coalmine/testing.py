@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,8 +116,7 @@ def assert_private(
         ...
     """
     __tracebackhide__ = True
-    from coalmine.methods.estimates import SIGNS
-    from coalmine.methods.mechanism.audit import judged, observe
+    from coalmine.methods.mechanism.audit import check_mechanism
 
     claim, limit = _claim(epsilon, delta, noise_multiplier, false_alarm_rate)
     if delta > false_alarm_rate:
@@ -132,26 +130,25 @@ def assert_private(
             "divide by the clip norm before it and multiply after"
         )
     # The bound and the attacks share the rate, so that a correct mechanism fails either with at most that probability.
-    observed = observe(
-        mechanism, dim=dim, claim=claim, canaries=canaries, calls=calls, layers=layers, clients=clients,
-        clip_norm=clip_norm, norm=norm, false_alarm_rate=(1 - _FIRST_CALL) * false_alarm_rate, seed=seed,
+    result = check_mechanism(
+        mechanism, dim=dim, claim=claim, confidence=1 - _FIRST_CALL * false_alarm_rate, canaries=canaries, calls=calls,
+        layers=layers, clients=clients, clip_norm=clip_norm, norm=norm,
+        false_alarm_rate=(1 - _FIRST_CALL) * false_alarm_rate, test_scores=False, seed=seed,
     )  # fmt: skip
-    refuting = [finding for finding in judged(observed.statistics, claim)[1] if finding.refutes]
+    dimensions = f"{result.config['dim']:,} dimensions, seed {seed}"
+    refuting = [finding for finding in result.findings if finding.refutes]
     if refuting:
         raise AssertionError(
             "\n".join(map(str, refuting)) + f"\nThe claim of ε = {limit:.4g} at δ = {delta:g} is refuted by the check "
-            f'"{refuting[0].check}" ({observed.dim:,} dimensions, seed {seed}).\n'
+            f'"{refuting[0].check}" ({dimensions}).\n'
             f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases, if its noise is "
             "independent."
         )
-    scores = Scores(observed.members, null=observed.null)
-    bound = simultaneous(scores, delta=delta, confidence=1 - _FIRST_CALL * false_alarm_rate)
-    how = f"{observed.members.size:,} canaries in {observed.dim:,} dimensions, seed {seed}"
-    bound = _judged(replace(bound, assumes=bound.assumes + SIGNS * observed.signs), limit, false_alarm_rate, how)
-    # The other warnings are for readers of a report; this one says that the test is too weak.
-    for warning in observed.warnings:
-        if "might pass" in warning:
-            warnings.warn(warning, stacklevel=2)
+    how = f"{result.config['canaries']:,} canaries in {dimensions}"
+    # The null distribution of the scores is known, so its bound comes first.
+    bound = _judged(result.estimates[0], limit, false_alarm_rate, how)
+    for warning in result.warnings:
+        warnings.warn(warning, stacklevel=2)
     return bound
 
 

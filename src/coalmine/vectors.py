@@ -188,6 +188,7 @@ class VectorKind:
     Args:
         device: Device of the tensors. On the CPU, NumPy does the work for both.
         dtype: Float type of the tensors, or None for NumPy arrays.
+        least: Typical size of a vector's numbers below which rounding leaves few of their digits.
 
     Example:
         >>> VectorKind().give(np.ones(2, dtype=np.float32)) + 1
@@ -196,6 +197,7 @@ class VectorKind:
 
     device: Device = CPU
     dtype: Any = None
+    least: float = 0.0
 
     @classmethod
     def of(cls, values: Any) -> Self:
@@ -214,26 +216,9 @@ class VectorKind:
             dtype = torch.promote_types(dtype, tensor.dtype)
         if not dtype.is_floating_point:
             raise InputError(f"vectors must have a float type such as torch.float32, got {dtype}")
-        return cls(CPU if tensors[0].device.type == CPU else tensors[0].device, dtype)
-
-    def check_holds(self, size: float, what: str) -> None:
-        """Check that the float type can hold numbers of this size, without rounding most of their digits away.
-
-        Args:
-            size: Typical size of the numbers.
-            what: What has these numbers, in the plural, for the message.
-
-        Raises:
-            InputError: If the numbers are so small that rounding leaves few of their digits or none.
-        """
-        if self.dtype is None:
-            return
-        limits = sys.modules["torch"].finfo(self.dtype)
-        if size < _LEAST_STEPS * limits.smallest_normal * limits.eps:
-            raise InputError(
-                f"{what} have numbers of about {size:.1g}, which are too small for {self.dtype}: pass a float32 model "
-                "or the number of parameters as dim"
-            )
+        limits = torch.finfo(dtype)
+        least = _LEAST_STEPS * limits.smallest_normal * limits.eps
+        return cls(CPU if tensors[0].device.type == CPU else tensors[0].device, dtype, least)
 
     def give(self, vector: Vector) -> AnyVector:
         """Return an internal vector as one of this kind, without a copy if device and type are the same."""

@@ -468,6 +468,7 @@ def test_impossible_samplings_raise_and_the_error_has_the_number(text: str, mess
         ({"rounds": -1}, "rounds .* got -1"),
         ({"rounds": 1.5}, "rounds .* got 1.5"),
         ({"delta": 1}, "delta .* got 1"),
+        ({"adjacency": "remove-one"}, "adjacency .* add-or-remove-one or replace-one, got 'remove-one'"),
         ({"accountant": "moments"}, "every-round .* pld, rdp, rdp-mironov, got 'moments'"),
         ({"sampling": 0.1}, "Poisson"),
         ({"sampling": FixedSize(5, 50), "accountant": "pld"}, "fixed:5/50 .* rdp, rdp-mironov, got 'pld'"),

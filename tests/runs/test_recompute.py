@@ -45,6 +45,18 @@ def test_every_method_is_recomputed_to_the_digit(every_method):
         assert now.verdict is stored.verdict
 
 
+def test_claims_for_replacing_a_client_agree_with_the_settings(tmp_path):
+    text = (
+        ONE_METHOD.replace("rounds = 3", 'rounds = 2\ncohort = "fixed:5"')
+        + "\n[canife]\ntrials = 8\ndesign.iterations = [0]\n"
+    )
+    finished = run_all(run_from_text(text, "fixed.toml"), out=tmp_path / "run")
+    assert recompute(read_run_directory(tmp_path / "run", scores=True)).differences == []
+    # A canary is added to a round, a client is replaced in a training: the same noise, over one or two clip norms.
+    noise = {(r.claim.noise_multiplier, r.claim.adjacency) for r in finished.results}
+    assert noise == {(0.5, "add-or-remove-one"), (0.25, "replace-one")}
+
+
 def test_stored_numbers_are_ignored_and_any_changed_one_is_named(every_method, tmp_path, run):
     """One recomputation finds changes in all results at once: each is compared with its own scores."""
     finished, directory = every_method

@@ -431,6 +431,7 @@ def test_theory_follows_from_the_configuration(cohorts, sampling):
 def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
     claim = training(sampling=FixedSize(4)).claim(1e-5)
     assert claim == claims.Claim(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+    assert claim.noise_multiplier * claim.sensitivity == 0.8
 
 
 def test_without_noise_epsilon_is_infinite():

@@ -208,7 +208,10 @@ class TrainingChecks:
         if not doubted:
             findings += about_canaries
         if len(self.cohorts.sizes):
-            for finding in cohort_findings(self.cohorts, self.claimed_sampling(claim), level=level):
+            sampling = self.sampling
+            if sampling is None and claim is not None and isinstance(claim.sampling, Poisson | FixedSize):
+                sampling = claim.sampling  # others may be about the canaries, and not about clients
+            for finding in cohort_findings(self.cohorts, sampling, level=level):
                 findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
         if claim is not None and by_tensor:
             findings += tensor_findings(self.chances or {}, claim, level)
@@ -261,20 +264,6 @@ class TrainingChecks:
         # Coarse rounding would hide the noise, and infinite noise has no size to compare with.
         judged = np.isfinite(noise) & (noise > 0) & (self._noise.rounding.max() <= _MOST_ROUNDING * noise)
         return noise if judged.all() else None
-
-    def compare_participation(self, claimed: Sampling | None) -> None:
-        """Compare who took part with what a claim says of its clients, and not with what the training said of itself.
-
-        A claim for every round holds however clients are drawn, so nothing about them refutes it.
-        """
-        self.participation_refutes = isinstance(claimed, AtMost | Epochs | FixedSize | Poisson)
-        self.sampling = claimed if self.participation_refutes else self.sampling or EveryRound()
-
-    def claimed_sampling(self, claim: Claim | None) -> Sampling | None:
-        """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
-        if self.sampling is not None or claim is None:
-            return self.sampling
-        return claim.sampling if isinstance(claim.sampling, Poisson | FixedSize) else None
 
     # Stored with a result, so that the gate finds again what was found, and in checkpoints
 

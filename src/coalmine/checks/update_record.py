@@ -176,7 +176,15 @@ class NoiseRecord:
             return
         slot, searches = unused[0], self.pairs[-1].kind == "update"
         if searches and slot == 0:
-            place, mirrored = _most_alike_at(update[:_SEARCHED].astype(np.float64))
+            # Where the vector is most like itself: at which lag, or about which sum of two places if backwards.
+            values = update[:_SEARCHED].astype(np.float64)
+            spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
+            # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts all twice; both of enough terms.
+            lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
+            sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
+            place, mirrored = int(np.argmax(lags)) + 1, not lags.max() > sums.max() / 2
+            if mirrored:
+                place = int(np.argmax(sums)) + 2 * _SHORT_PREFIX
             self.pairs[-1] = self.pairs[-1]._replace(place=place, mirrored=mirrored)
         for number, pair in enumerate(self.pairs):
             half, other = pair.halves(update)
@@ -199,17 +207,6 @@ class NoiseRecord:
             setattr(self, name, np.array(state[name]))
         for place, mirrored in state["place"].tolist():
             self.pairs[-1] = self.pairs[-1]._replace(place=place, mirrored=bool(mirrored))
-
-
-def _most_alike_at(values: Floats) -> tuple[int, bool]:
-    """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
-    spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
-    # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts everything twice; both of enough terms.
-    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
-    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
-    if lags.max() > sums.max() / 2:
-        return int(np.argmax(lags)) + 1, False
-    return int(np.argmax(sums)) + 2 * _SHORT_PREFIX, True
 
 
 def largest_roundings(vector: Vector, starts: Ints) -> Floats:

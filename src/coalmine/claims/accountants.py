@@ -102,19 +102,14 @@ def best_order_epsilon(event: Any, neighbors: Any, delta: float, orders: Sequenc
     (α - 1) times the divergence is convex in the order α, so ε first falls and then rises in α: the best of all orders
     lies next to the best whole one. Fractional orders take most of the time, so only those are tried.
     """
-
-    def best_of(orders: Sequence[float]) -> tuple[float, float]:
-        composed = new_accountant(accountant, neighbors, orders=orders).compose(event)
-        epsilon, order = composed.get_epsilon_and_optimal_order(delta)
-        return float(epsilon), float(order)
-
     with quiet():
-        _, best = best_of(_WHOLE_ORDERS)
+        whole = new_accountant(accountant, neighbors, orders=_WHOLE_ORDERS).compose(event)
+        _, best = whole.get_epsilon_and_optimal_order(delta)
         low = max((order for order in _WHOLE_ORDERS if order < best), default=1)
         high = min((order for order in _WHOLE_ORDERS if order > best), default=math.inf)
         # The first order has the smallest divergence; one below δ² makes ε zero whatever the others say.
         nearby = [order for order in orders if low <= order <= high or order == orders[0]]
-        return best_of(nearby)[0]
+        return float(new_accountant(accountant, neighbors, orders=nearby).compose(event).get_epsilon(delta))
 
 
 def pld_step(event: Any, extent: float, coarser: int) -> float:

@@ -30,7 +30,7 @@ from coalmine.claims.accountants import (
     quiet,
     sampled_losses,
 )
-from coalmine.claims.sampling import EveryRound, FixedSize, Poisson, Sampling, Schedule, parse_sampling
+from coalmine.claims.sampling import SENSITIVITY, EveryRound, FixedSize, Poisson, Sampling, Schedule, parse_sampling
 from coalmine.errors import (
     InputError,
     check_count,
@@ -124,6 +124,8 @@ class Claim:
             self.accountant = accountant or "claimed"
         elif sampling is not None:
             self.accountant = check_accountant(accountant, sampling)
+        if self.adjacency not in SENSITIVITY:
+            raise InputError(f"adjacency must be {' or '.join(SENSITIVITY)}, got {self.adjacency!r}")
 
     @property
     def epsilon(self) -> float:
@@ -162,6 +164,14 @@ class Claim:
     def least_noise(self) -> float | None:
         """The smallest noise multiplier of all rounds, or None if none is stated."""
         return min((noise for noise, _ in self.noise_schedule), default=self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one client can move a round's sum, in clip norms: the noise multiplier is per so much.
+
+        A canary is added, which moves the sum by one clip norm, whatever the claim says of clients.
+        """
+        return SENSITIVITY[self.adjacency]
 
     def replace(self, **changes: Any) -> Claim:
         """Return the claim with other terms, such as ``rounds=10``.

@@ -34,6 +34,9 @@ one round of each epoch."""
 # is an upper bound either way.
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6
 
+# How far one client can move a round's sum, in clip norms: replacing one takes an update out and puts another one in.
+SENSITIVITY = {"add-or-remove-one": 1.0, "replace-one": 2.0}
+
 # Below this rate, the privacy losses of a round would vanish in rounding.
 _MIN_RATE = 1e-12
 

@@ -71,10 +71,10 @@ def run(
 
     If the directory already holds this run, it continues.
     """
-    from coalmine.runs.running import directory_for
+    from coalmine.runs.running import RUNS
     from coalmine.runs.settings import read_run
 
-    directory = out or directory_for(file)
+    directory = out or RUNS / file.stem
     _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index

@@ -1,22 +1,24 @@
 """The base class of methods: what the command line, runs and reports need to know about each.
 
 An instance is a method's part in one run. `coalmine.runs.running` calls it in this order: ``insert`` puts canaries into
-the data, ``audits`` returns what takes part in the training, ``results`` computes what was found, ``write`` keeps files
-of its own. The gate and reports work on the class alone: they read stored results and never build an instance.
+the data, ``audits`` returns what takes part in the training, ``results`` computes what was found. The gate and reports
+work on the class alone: they read stored results and never build an instance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coalmine.config import Settings
+from coalmine.errors import InputError
 from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, score_counts
-from coalmine.results.verdict import Unit
+from coalmine.results.verdict import Finding, Unit
 from coalmine.simulation.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ class Method:
         extras: Names of the JSON documents it saves next to its results.
         template: Its section of the report, a template that calls the macros of coalmine's ``ui.html.j2``; by default
             every result with its figures.
+        unit: The unit of privacy of all its results, or None if that depends on the result (`unit_of`).
         pool_fraction: Share of the users to set aside from the training, as a pool.
+        config: Settings of training and method, as results record them.
         needs_training: Whether the training has to be run; False where a finished model is audited.
         reads: Names of earlier methods of the run that this one reads from.
     """
@@ -69,6 +73,7 @@ class Method:
     caveats: ClassVar[Mapping[str, str]] = {}
     extras: ClassVar[Sequence[str]] = ()
     template: ClassVar[Path | None] = None
+    unit: ClassVar[Unit | None] = None
 
     pool_fraction: float = 0.0
     needs_training: bool = True
@@ -86,18 +91,13 @@ class Method:
         self.training = training
         self.directory = directory
         self.earlier = earlier or {}
+        self.config: dict[str, Any] = self.settings.model_dump(mode="json")
+        if training is not None:
+            self.config = training.model_dump(mode="json") | self.config
         self.prepare()
 
     def prepare(self) -> None:
         """Read files and refuse impossible settings: a run prepares all methods before it trains anything."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Settings of training and method, as results record them."""
-        settings: dict[str, Any] = self.settings.model_dump(mode="json")
-        if self.training is None:
-            return settings
-        return self.training.model_dump(mode="json") | settings
 
     @classmethod
     def check(cls, run: Any) -> None:
@@ -121,16 +121,13 @@ class Method:
         return None
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
-        """Return the results after the training.
+        """Return the results after the training, with files of its own written to ``directory`` if there is one.
 
         Args:
             trained: The finished training, or None if the method needs none.
             metrics: Quality of the final model, to be kept with the results.
         """
         raise NotImplementedError
-
-    def write(self, directory: Path) -> None:
-        """Write files that the results do not cover, such as weights needed to query the model again."""
 
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
@@ -142,22 +139,35 @@ class Method:
             result: The stored result.
             siblings: All stored results of the method.
         """
-        return recomputed_from_canaries(result)
+        terms = dict(result.recipe)
+        checks, findings = cls.judged(result, terms.pop("checks", None))
+        if not terms:
+            raise InputError("what it takes to compute it again is not stored")
+        again = recomputed_from_canaries(replace(result, recipe=terms))
+        return replace(again, checks=checks, findings=findings)
+
+    @classmethod
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a stored result and what they found; by default as stored.
+
+        Args:
+            result: The stored result.
+            statistics: What its checks counted and measured: ``"checks"`` of its ``recipe``, or None.
+        """
+        return result.checks, result.findings
 
     @classmethod
     def unit_of(cls, result: Result) -> Unit:
-        """Return the unit of privacy that the view and settings of a stored result decide."""
-        return result.unit
+        """Return the unit of privacy that the view and settings of a stored result decide; by default `unit`."""
+        return result.unit if cls.unit is None else cls.unit
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return what its `template` shows besides the results, by the names used there."""
-        return {}
+        """Return what its `template` shows besides the results, by the names used there.
 
-    @classmethod
-    def highlights(cls, found: MethodResults) -> Sequence[str]:
-        """Return sentences for the first page of the report that matter as much as ε, such as extracted phrases."""
-        return ()
+        ``highlights`` are sentences for the first page that matter as much as ε, such as extracted phrases.
+        """
+        return {}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:

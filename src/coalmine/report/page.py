@@ -279,7 +279,7 @@ def _subject(run: SavedRun, name: str, results: Sequence[Result]) -> Subject:
 
     highlights: list[str] = []
     for method in map(registry.find, dict.fromkeys(result.method for result in results)):
-        highlights += method.highlights(run.of(method.name, method.extras))
+        highlights += method.section(run.of(method.name, method.extras)).get("highlights", ())
     return Subject(
         name=name,
         training=training,

@@ -149,7 +149,8 @@ class RunDirectory:
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""
-        line = json.dumps({"time": _now(), "event": event, **facts}, ensure_ascii=False, default=str)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, "event": event, **facts}, ensure_ascii=False, default=str)
         try:
             with (self.path / LOG).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
@@ -166,7 +167,8 @@ class RunDirectory:
         return ("stopped", "its process is gone") if state == "running" else (state, message)
 
     def _state(self, state: str, message: str = "") -> None:
-        before = read_json(self.path / RUN) if self.exists else {"started": _now()}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        before = read_json(self.path / RUN) if self.exists else {"started": now}
         content = {
             "format": FORMAT,
             "coalmine": __version__,
@@ -174,7 +176,7 @@ class RunDirectory:
             "message": message,
             "process": os.getpid(),
             "started": before.get("started"),
-            "changed": _now(),
+            "changed": now,
         }
         write_json(self.path / RUN, content)
         self.log(state, message=message)
@@ -190,7 +192,3 @@ def _try_lock(file: IO[str]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,18 +8,22 @@ too: that is why the gate (`coalmine.runs.recompute`) computes estimates and ver
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 import coalmine
 from coalmine.errors import InputError, check_kind, did_you_mean
-from coalmine.files import read_arrays, read_json, read_text, write_arrays, write_json
+from coalmine.files import read_arrays, read_json, read_text, write_json, write_whole
 from coalmine.results.directory import CONFIG, PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores
@@ -122,14 +126,19 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
 def write_scores(results: Sequence[Result], directory: Path, extras: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Write the scores of results, which ``coalmine estimate`` reads too, their further arrays, and extra documents."""
     _check_names(results)
+    files: dict[str, Mapping[str, Any]] = {}
     for result in results:
         if result.scores is not None:
             sides = {"members": result.scores.members}
             if result.scores.nonmembers is not None:
                 sides["nonmembers"] = result.scores.nonmembers
-            write_arrays(directory / f"scores-{result.file_stem}.npz", sides)
+            files[f"scores-{result.file_stem}.npz"] = sides
         if result.arrays:
-            write_arrays(directory / f"arrays-{result.file_stem}.npz", dict(result.arrays))
+            files[f"arrays-{result.file_stem}.npz"] = result.arrays
+    for name, arrays in files.items():
+        content = io.BytesIO()  # not the file's name, to which NumPy would append .npz
+        np.savez_compressed(content, **arrays)
+        write_whole(directory / name, partial(Path.write_bytes, data=content.getvalue()))
     for name, document in extras.items():
         write_json(directory / f"{name}.json", document)
 

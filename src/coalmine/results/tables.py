@@ -115,12 +115,6 @@ def _deciding(results: Sequence[Result]) -> list[Result]:
     return min(by_claim.values(), key=lambda tests: order.index(overall(r.verdict for r in tests)), default=[])
 
 
-def joint_confidence(results: Sequence[Result]) -> float:
-    """Return the confidence with which all bounds hold at once, at least (a union bound)."""
-    misses = [1 - (result.bound.confidence or 0.0) for result in results if result.bound is not None]
-    return max(0.0, 1 - sum(misses))
-
-
 @dataclass(frozen=True)
 class Table:
     """A table with a title: one text for each cell."""

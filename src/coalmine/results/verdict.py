@@ -118,7 +118,6 @@ class Check(StrEnum):
     CALLS = "noise in every call"  # Is there enough noise in every call of a mechanism?
     FRESH = "fresh noise"  # Is the noise drawn anew in every round or call?
     INDEPENDENT = "independent noise"  # Is it independent between coordinates?
-    DIRECTIONS = "noise in every direction"  # Is there enough noise in directions that mix all coordinates?
     SHAPE = "shape of the noise"  # Does its distribution protect, whatever its size?
     VALUES = "values of the noise"  # Does it avoid exact values that occurred before?
     CANARIES = "canaries in each tensor"  # Do canaries of single tensors keep the claim?
@@ -130,17 +129,13 @@ class Check(StrEnum):
     ARRAY = "one array"  # Also those that lie in one array?
     COORDINATE = "one coordinate"  # Also those that lie in one coordinate?
     INTEGERS = "integers"  # Also arrays of integers?
-    PRECISION = "precision"  # Also numbers of half precision?
     ORDER = "order"  # Also arrays in another order?
-    STRUCTURE = "structure"  # Also more or fewer arrays, and other shapes?
     NOT_FINITE = "not finite"  # Does no client make a release NaN or infinite?
     EXAMPLES = "examples"  # Does a client count the same, whatever number of examples it reports?
     OTHERS = "other clients"  # Does a client count the same, whatever others send?
     DROPOUTS = "dropouts"  # Does a client count the same if others drop out?
     MEMORY = "memory"  # Do later rounds show nothing of a client without fresh noise?
     GIVEN = "given clients"  # Does the noise cover each client of an ordinary round?
-    REPLACED = "replaced"  # Does it cover a client that is replaced by its opposite?
-    PRESENCE = "number of clients"  # Does it hide how many clients took part?
     REFUSED = "refused"  # Does the aggregation cope with every honest client?
 
 

@@ -147,8 +147,11 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
             continue
         # A claim about more noise than was added would be easy to keep.
         training = settings.trainings.get(result.training)
-        claimed = None if result.claim is None else result.claim.noise_multiplier
-        if training is not None and claimed is not None and claimed != training.noise_multiplier:
+        claim = result.claim
+        if training is None or claim is None or claim.noise_multiplier is None:
+            continue
+        claimed = claim.noise_multiplier * claim.sensitivity
+        if claimed != training.noise_multiplier:
             yield f"{name}: the claim is about noise {claimed:g}, but config.toml has {training.noise_multiplier:g}"
 
 

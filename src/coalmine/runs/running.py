@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
     from coalmine.simulation.settings import TrainingSettings
 
+RUNS = Path("runs")
+"""By default, a settings file NAME.toml has its run directory in here, by its name."""
+
 QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
 _LIVE = 10  # how often along a training audits say what they see so far
 
@@ -89,7 +92,7 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
     if not isinstance(settings, RunSettings):
         path = Path(settings)
-        settings, out = read_run(path), out or directory_for(path)
+        settings, out = read_run(path), out or RUNS / path.stem
     # Every run has a directory, if only until it ends. The lock is held for the whole run, and its state is recorded
     # however the run ends.
     with stopping_on_sigterm(), TemporaryDirectory(prefix="coalmine-") as scratch:
@@ -99,11 +102,6 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
                 check_manifest(directory.path)  # a finished run is read, not computed again
             finished = _Run(settings, directory, watch).finished()
     return replace(finished, directory=directory.path if out else None)
-
-
-def directory_for(file: Path) -> Path:
-    """Return the default run directory of a settings file."""
-    return Path("runs") / file.stem
 
 
 @dataclass
@@ -117,7 +115,9 @@ class _Run:
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
         groups = self._groups()
-        found = self._stored(groups)
+        # What an earlier process finished: by the names of methods, and by the tables of training runs.
+        parts = {path.stem: read_json(path) for path in (self.directory.path / "parts").glob("*.json")}
+        found = self._stored(groups, parts)
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not found.keys() >= group.methods.keys()]
@@ -130,7 +130,7 @@ class _Run:
                 trained, metrics = None, {}
                 if group.settings is not None:
                     # A training is needed again unless all that its methods wanted from it is stored.
-                    stored = None if group in waiting else self._read(group.table)
+                    stored = None if group in waiting else parts.get(group.table)
                     if stored is None:
                         trained, stored = self._trained(group)
                         self._keep(group.table, stored)
@@ -160,20 +160,18 @@ class _Run:
         # Methods without a training come last: they may read what the others found.
         return sorted(groups.values(), key=lambda group: not group.table)
 
-    def _stored(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
+    def _stored(self, groups: Sequence[_Group], parts: Mapping[str, Any]) -> dict[str, MethodResults]:
         """Return the methods whose results are stored, except those that an unfinished method has to read from."""
-        parts, needed = {}, set[str]()
-        for group in groups:
-            for name, method in group.methods.items():
-                part = self._read(name)
-                if part is None:
-                    # What a method keeps in memory for others is not stored: it has to be run again.
-                    needed.update(method.reads)
-                else:
-                    parts[name] = part
+        methods = {name: method for group in groups for name, method in group.methods.items()}
+        needed = set[str]()
+        for name, method in methods.items():
+            if name not in parts:
+                # What a method keeps in memory for others is not stored: it has to be run again.
+                needed.update(method.reads)
         stored = {}
-        for name, part in parts.items():
-            if name not in needed:
+        for name in methods:
+            if name in parts and name not in needed:
+                part = parts[name]
                 with refusing_damage(self.directory.path):
                     results = read_results(part["results"], self.directory.path)
                 extras = read_extras(self.directory.path, registry.get(name).extras)
@@ -187,13 +185,13 @@ class _Run:
             with _naming(name):
                 splits = method.insert(splits)  # each method sees the canaries of those before it
         training = group.build(splits, audits=True)
-        self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
-        metrics = quality(training)
+        checkpoints = "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}"
+        metrics = self._train(training, group.table, checkpoints)
         if self.settings.run.baseline:
             # The same data and seed without canaries: the difference in accuracy is what they cost.
             plain = group.build(group.splits(), audits=False)
-            self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
-            metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
+            without = self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
+            metrics |= {f"{name} without canaries": value for name, value in without.items()}
         return training, {
             "clients": len(training.data),
             "data_fingerprint": training.data.fingerprint,
@@ -204,8 +202,8 @@ class _Run:
             "history": training.history,
         }
 
-    def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
-        """Train to the end, from a checkpoint where there is one."""
+    def _train(self, training: Rounds, what: str, checkpoints: str) -> dict[str, float]:
+        """Train to the end, from a checkpoint where there is one; return the quality of the model on test data."""
         path, every = self.directory.path / checkpoints, self.settings.run.checkpoint_every
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
@@ -225,6 +223,8 @@ class _Run:
                     self.watch(done - 1, measures | figures)
 
             training.run(checkpoints=path, checkpoint_every=every, progress=progress)
+        last: Mapping[str, float] = training.history[-1] if training.history else {}
+        return {name: float(last[name]) for name in QUALITY if name in last}
 
     def _results(
         self,
@@ -243,7 +243,6 @@ class _Run:
         found = replace(found, method=method.name, results=results)
         # Scores first: once its part is there, a method counts as done.
         write_scores(results, self.directory.path, found.extras)
-        method.write(self.directory.path)
         self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
         return found
 
@@ -269,11 +268,6 @@ class _Run:
         write_manifest(path)
         content["provenance"] = origin
         return Finished(methods=methods, results=Results(results), content=content)
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        """Return the part that an earlier process finished, if there is one."""
-        path = self.directory.path / "parts" / f"{name}.json"
-        return read_json(path) if path.is_file() else None
 
     def _keep(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a finished part."""
@@ -320,12 +314,6 @@ def _naming(table: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"[{table}] {error}") from error
-
-
-def quality(training: Rounds) -> dict[str, float]:
-    """Return the quality of the final model on test data."""
-    last: Mapping[str, float] = training.history[-1] if training.history else {}
-    return {name: float(last[name]) for name in QUALITY if name in last}
 
 
 @contextmanager

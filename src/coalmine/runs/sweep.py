@@ -25,7 +25,7 @@ from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
 from coalmine.runs.comparison import write_index
-from coalmine.runs.running import directory_for, run, stopping_on_sigterm
+from coalmine.runs.running import RUNS, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run
 
 SUMMARY = "sweep.json"
@@ -175,7 +175,7 @@ def sweep(
         [({'ldp.epsilon': '1'}, 1.0), ({'ldp.epsilon': '4'}, 4.0)]
     """
     path = Path(file)
-    directory = directory_for(path).with_name(f"{path.stem}-sweep") if out is None else Path(out)
+    directory = RUNS / f"{path.stem}-sweep" if out is None else Path(out)
     values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
     # All settings are read before the first run, so that a wrong value is not found after hours.
     cells = _cells(path, values, check_count("seeds", seeds), directory)

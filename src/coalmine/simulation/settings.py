@@ -18,7 +18,6 @@ from coalmine.errors import InputError, check_positive, parse_kind
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.claims.sampling import Sampling
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
     from coalmine.simulation.client import Optimizer
@@ -174,10 +173,6 @@ class TrainingSettings(Settings):
 
         return Mechanism(noise_multiplier=self.noise_multiplier, **_clipping(self.clip_norm))
 
-    def sampling(self) -> Sampling:
-        """The rule for who takes part in a round."""
-        return parse_sampling(self.cohort)
-
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
         from coalmine.simulation import Training
@@ -192,7 +187,7 @@ class TrainingSettings(Settings):
             data=splits.train,
             test=splits.test,
             rounds=self.rounds,
-            sampling=self.sampling(),
+            sampling=parse_sampling(self.cohort),
             client=self.client.local(splits.train),
             mechanism=mechanism,
             server=self.server.rule(),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
-from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
+from coalmine.claims.sampling import SENSITIVITY, EveryRound, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.parallel import single_thread
 from coalmine.progress import track
@@ -122,11 +122,8 @@ class Training(Rounds):
         Args:
             delta: The δ at which to state ε.
         """
-        noise = self.mechanism.noise_multiplier
         sampling = self.sampling.accounted(len(self.data), self.rounds) if self.private else EveryRound()
-        # Replace-one adjacency: one update leaves the sum and another one joins it.
-        if isinstance(sampling, FixedSize):
-            noise /= 2
+        noise = self.mechanism.noise_multiplier / SENSITIVITY[sampling.adjacency]
         return Claim(noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta)
 
     def expected_clients(self, round: int) -> float:
@@ -138,9 +135,11 @@ class Training(Rounds):
         number = self.state.round
         for index, audit in enumerate(self.audits):
             frozen = audit.frozen_rounds(number)
+            if not frozen:
+                continue
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
-            updates = self._frozen_updates(frozen, first) if frozen else None
+            updates = self._frozen_updates(frozen, first)
             for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
                 if trial >= audit.frozen_rounds(number):
                     break  # the audit has seen enough

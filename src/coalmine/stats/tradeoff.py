@@ -41,14 +41,14 @@ class Curve(Protocol):
         ...
 
     @property
-    def kink(self) -> float:
-        """FPR at which TPR = 1 − FPR: there the two halves of a symmetric curve meet."""
+    def kinks(self) -> Floats:
+        """FPRs at which integrals over the curve are split."""
         ...
 
     @property
-    def kinks(self) -> Floats:
-        """FPRs at which integrals over the curve are split."""
-        return np.array([self.kink])
+    def kink(self) -> float:
+        """FPR at which TPR = 1 − FPR, where the two halves of a symmetric curve meet: by default the first kink."""
+        return float(self.kinks[0])
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class ApproximateDP(Curve):
         return np.asarray(np.clip(np.fmax(low, high), 0, 1))
 
     @property
-    def kink(self) -> float:
-        """FPR at which the curve changes its slope."""
-        return float((1 - self.delta) * special.expit(-self.epsilon))
+    def kinks(self) -> Floats:
+        """The FPR at which the curve changes its slope, and TPR = 1 − FPR."""
+        return np.array([(1 - self.delta) * special.expit(-self.epsilon)])
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class GaussianDP(Curve):
         return result
 
     @property
-    def kink(self) -> float:
-        """FPR at which TPR = 1 − FPR; the curve is smooth, so any split would do."""
-        return float(special.ndtr(-self.mu / 2))
+    def kinks(self) -> Floats:
+        """The FPR at which TPR = 1 − FPR; the curve is smooth, so any split would do."""
+        return np.array([special.ndtr(-self.mu / 2)])
 
 
 class PrivacyProfile(Curve):
@@ -151,7 +151,7 @@ class PrivacyProfile(Curve):
         deltas = np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0, 1)
         self.epsilons, self.deltas = epsilons, deltas
         # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on the FPR at which TPR = 1 − FPR.
-        self._kink = float(np.max((1 - deltas) * special.expit(-epsilons)))
+        self._middle = float(np.max((1 - deltas) * special.expit(-epsilons)))
         # Only pairs whose lines e^ε·FPR + δ touch the lower envelope matter: drop the others, for all at once, until
         # none is left. Corners are where each of them meets the next.
         while True:
@@ -180,16 +180,11 @@ class PrivacyProfile(Curve):
         with np.errstate(divide="ignore"):
             return np.clip(np.maximum(self._left(tpr), 1 - self._rising(np.log1p(-np.asarray(tpr)))), 0, 1)
 
-    @property
-    def kink(self) -> float:
-        """FPR at which TPR = 1 − FPR: there the two halves of the curve meet."""
-        return self._kink
-
     @cached_property
     def kinks(self) -> Floats:
-        """FPRs at which the slope changes noticeably, and `kink`: few where the pairs are dense."""
+        """The FPR at which TPR = 1 − FPR, and those at which the slope changes noticeably: few if pairs are dense."""
         left = np.exp(self._log_corners[np.diff(self._touching[0]) > _NOTICEABLE])
-        return np.concatenate([[self.kink], left, 1 - self.tpr(left)])
+        return np.concatenate([[self._middle], left, 1 - self.tpr(left)])
 
     def _rising(self, log_fpr: Floats) -> Floats:
         """Return min over the pairs of e^ε·FPR + δ."""

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods.canife.method import CanifeMethod, CanifeSettings
 from coalmine.results.verdict import ROUND, USER
 from coalmine.simulation.settings import TrainingSettings
+from setting_texts import settings_from_texts
 
 FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
 FAST += ["model_settings.hidden=16", "design.iterations=5", "cohort=every-round"]

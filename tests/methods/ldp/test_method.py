@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.config import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
@@ -16,6 +15,7 @@ from coalmine.results.io import write_scores
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation.mechanisms.local import LDPSGD
 from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("ldp")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coalmine.config import settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods.ldp.crafters import CRAFTERS
 from coalmine.methods.ldp.settings import LDPSettings
+from setting_texts import settings_from_texts
 
 
 def read(*texts):

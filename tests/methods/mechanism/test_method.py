@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.mechanism.method import MechanismSettings
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("mechanism")
 

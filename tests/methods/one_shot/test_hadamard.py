@@ -10,7 +10,7 @@ from coalmine.errors import InputError
 from coalmine.methods.one_shot import families
 from coalmine.methods.one_shot.canaries import draw_members
 from coalmine.methods.one_shot.families import HadamardCanaries, transform
-from coalmine.methods.one_shot.scores import compared, cosine_null
+from coalmine.methods.one_shot.scores import compared
 from coalmine.stats import Scores
 from coalmine.stats.rank_tests import threshold_tests
 from coalmine.stats.tradeoff import ApproximateDP
@@ -140,7 +140,7 @@ def test_the_exact_null_fits_releases_that_ignore_the_canaries_in_awkward_dimens
         members = draw_members(canaries, design="coin-flips" if seed % 2 else "fixed", seed=seed)
         dots, lengths, _ = compared(updates, update, float(np.linalg.norm(update)))
         scores = (dots / lengths)[members]
-        tests = replace(threshold_tests(Scores(scores, null=cosine_null(updates))), floor=0.0)
+        tests = replace(threshold_tests(Scores(scores, null=updates.cosine_null)), floor=0.0)
         alarms += tests.p_values(ApproximateDP(0.0, 1e-5)).min() <= 0.05 / tests.rank.size
     assert alarms < 42
 

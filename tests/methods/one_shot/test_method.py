@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from coalmine.claims import Poisson
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.one_shot.method import OneShotSettings, build_audits
 from coalmine.simulation.settings import TrainingSettings
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("one-shot")
 
@@ -35,6 +36,27 @@ def test_a_run_has_one_result_per_view():
     assert all(r.claim.sampling == Poisson(0.5) and r.metrics["accuracy"] == 0.5 for r in results)
     assert results[0].config["rounds"] == 3
     assert results[1].config["canaries"] == 20
+
+
+@pytest.mark.parametrize(("cohort", "sampling"), [("fixed:20", "fixed:20/40"), ("poisson:0.5", "fixed:20/40")])
+def test_added_canaries_test_the_noise_over_one_clip_norm(cohort, sampling):
+    training, audit = settings(
+        f"cohort={cohort}", f"participation={sampling}", "partition=iid:40", "rounds=2", "client.epochs=1",
+        "noise_multiplier=2.0", "model_settings.hidden=4", "canaries=20", "view=updates",
+    )  # fmt: skip
+    job = METHOD(audit, training=training)
+    splits = training.splits()
+    module = training.module(splits)
+    trained = training.training(splits, module, job.audits(splits, module))
+    trained.run()
+    (result,) = job.results(trained, {}).results
+    assert (str(result.claim.sampling), result.claim.adjacency) == (sampling, "add-or-remove-one")
+    assert result.claim.noise_multiplier * result.claim.sensitivity == 2.0
+    # The claim of the training is another one, and named: for replacing a client if cohorts have a fixed size.
+    claimed = trained.claim(audit.delta)
+    assert f"claims ε = {claimed.epsilon:.4g} " in result.details["note"]
+    assert ("replacing a client" in result.details["note"]) == cohort.startswith("fixed")
+    assert f"gives ε = {result.claim.epsilon:.4g}" in result.details["note"]
 
 
 @pytest.mark.parametrize(

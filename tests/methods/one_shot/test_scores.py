@@ -41,10 +41,7 @@ class Last(Score):
         self.last = observation.dots / observation.lengths
 
     def values(self):
-        return self.last
-
-    def null_of_values(self):
-        return self.cosine
+        return self.last, self.cosine
 
 
 def test_a_new_score_needs_nothing_but_its_class(monkeypatch):

@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from coalmine.config import SettingError, settings_from_texts
+from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.io import write_scores
 from coalmine.results.verdict import PHRASE, USER
+from setting_texts import settings_from_texts
 
 METHOD = registry.get("secret-sharer")
 SMALL = [
@@ -49,7 +50,6 @@ def run_method(*texts, directory=None):
     method_results = job.results(trained, {"perplexity": 12.0})
     if directory is not None:
         write_scores(method_results.results, directory, method_results.extras)
-        job.write(directory)
     return method_results
 
 

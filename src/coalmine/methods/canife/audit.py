@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from coalmine.arrays import Array, Bools, Floats
 from coalmine.claims import Claim
-from coalmine.claims.sampling import FixedSize
 from coalmine.errors import InputError, NotApplicableError, check_count, check_positive
 from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, InsertedUpdates
 from coalmine.methods.canife.epsilon import Period, anytime_bound
@@ -275,12 +274,10 @@ class Canife(Audit):
         noise_multiplier = sampling = None
         if claim is not None:
             claim = claim.over(self.rounds)
-            noise_multiplier = claim.least_noise
-            if noise_multiplier is not None and isinstance(claim.sampling, FixedSize):
-                # Such a claim counts noise by how far replacing a client moves the sum: twice as far as a canary does.
-                noise_multiplier *= 2
             # An ε that is merely stated does not say how clients take part.
-            sampling = None if noise_multiplier is None else self.members_participation or claim.sampling
+            if claim.least_noise is not None:
+                noise_multiplier = claim.least_noise * claim.sensitivity
+                sampling = self.members_participation or claim.sampling
         missing = np.isnan(self._scores).any(axis=1) & ~self._skipped
         if missing.any():
             raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from coalmine import claims
 from coalmine.arrays import Bools, Floats
-from coalmine.claims.sampling import AtMost, FixedSize, Sampling
+from coalmine.claims.sampling import SENSITIVITY, AtMost, Sampling
 from coalmine.errors import InputError, NotApplicableError
 from coalmine.stats import Estimate, Scores, SequentialBound, estimate
 from coalmine.stats.scores import INDEPENDENT
@@ -286,6 +286,5 @@ def _composed_epsilon(series: list[tuple[float, int]], sampling: Sampling, delta
         delta=delta,
         inversion=inversion,
         accountant=accountant,
-        # Neighbors under FixedSize replace a client, which moves the sum twice as far as adding one.
-        sensitivity=2.0 if isinstance(sampling, FixedSize) else 1.0,
+        sensitivity=SENSITIVITY[sampling.adjacency],  # a canary is added, but clients may be replaced
     )

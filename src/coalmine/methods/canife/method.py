@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from coalmine.arrays import Array
+from coalmine.claims.sampling import parse_sampling
 from coalmine.config import SettingError, Settings, Several
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
@@ -109,7 +110,7 @@ class CanifeSettings(Settings):
 
         assert splits.pool is not None  # pool_fraction is positive
         # Before the first round, the expected cohort is all that is known about who will take part.
-        expected = training.sampling().expected(len(splits.train), training.rounds, 0)
+        expected = parse_sampling(training.cohort).expected(len(splits.train), training.rounds, 0)
         most = len(splits.pool)
         if self.mode == "frozen":
             every, trials, pool, iterations = 10, 100, most, 200

@@ -53,29 +53,13 @@ class CanifeResult(Result):
         ...     method="canife", view="frozen", unit=ROUND, adversary="knows a crafted sample", score_name="share",
         ...     seed=0, estimates=[Estimate("gdp", 1.0, delta=1e-5)], composed=composed,
         ... )
-        >>> result.epsilon_hat("gdp")
+        >>> result.composed[0].epsilon
         1.5
     """
 
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
     training_claim: Claim | None = None
-
-    def epsilon_hat(self, method: str = "best-threshold", inversion: str = "exact") -> float:
-        """Return the composed ε of the training.
-
-        Args:
-            method: Estimator of single rounds: ``"best-threshold"``, ``"gaussian-shift"``, ``"gdp"`` or ``"ceiling"``.
-            inversion: ``"exact"`` or ``"paper"``.
-
-        Raises:
-            InputError: If it was not composed that way.
-        """
-        epsilon = next((c.epsilon for c in self.composed if (c.method, c.inversion) == (method, inversion)), None)
-        if epsilon is None:
-            available = ", ".join(f"{c.method}/{c.inversion}" for c in self.composed) or "none"
-            raise InputError(f"there is no composed ε by {method}/{inversion}. Available: {available}.")
-        return epsilon
 
     def composed_result(self) -> Result | None:
         """Return the rounds composed to ε of one user and the whole training, or None if they were not composed.

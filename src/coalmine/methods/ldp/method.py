@@ -12,7 +12,7 @@ from coalmine.methods.ldp.settings import VIEWS, LDPSettings, adversary_name
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Group, Table, fixed, share_of_claim
-from coalmine.results.verdict import REPORT, Unit, Verdict
+from coalmine.results.verdict import REPORT, Verdict
 
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
@@ -42,6 +42,7 @@ class LdpMethod(Method):
         "bounds exceed a correct claim by chance, so claims are tested with bounds that hold jointly."
     )
     reference = "Matsumoto et al. 2022"
+    unit = REPORT
     settings_type = LDPSettings
     init: ClassVar[Mapping[str, Any]] = {
         "data": "digits",
@@ -83,11 +84,6 @@ class LdpMethod(Method):
         from coalmine.methods.ldp.lower_bounds import recomputed
 
         return recomputed(result)
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one report."""
-        return REPORT
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:

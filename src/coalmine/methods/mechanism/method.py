@@ -15,7 +15,7 @@ from coalmine.errors import InputError
 from coalmine.methods.mechanism.audit import check_mechanism, gaussian_mechanism, judged
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import APPLICATION, Unit
+from coalmine.results.verdict import APPLICATION, Finding
 from coalmine.usercode import load_function
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class MechanismMethod(Method):
         "of it the noise leaves visible. ε is about one update of norm 1 in one application, not a whole training."
     )
     reference = "Andrew et al. 2023, Section 3"
+    unit = APPLICATION
     settings_type = MechanismSettings
     options = tuple(MechanismSettings.model_fields)
     init: ClassVar[Mapping[str, Any]] = {"noise_multiplier": 1.0, "dim": 100_000}
@@ -141,16 +142,8 @@ class MechanismMethod(Method):
         return MethodResults(method=self.name, results=[replace(result, config=self.config | dict(result.config))])
 
     @classmethod
-    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
-        """Return a stored result with everything computed again, the findings of its checks as well."""
-        recipe = dict(result.recipe)
-        if "checks" not in recipe:
-            raise InputError("what it takes to compute it again is not stored")
-        checks, findings = judged(recipe.pop("checks"), result.claim)
-        again = super().recompute(replace(result, recipe=recipe), siblings)
-        return replace(again, checks=checks, findings=findings)
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one application."""
-        return APPLICATION
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a mechanism and what they found."""
+        if statistics is None:
+            raise InputError("what its checks counted is not stored")
+        return judged(statistics, result.claim)

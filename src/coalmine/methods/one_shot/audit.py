@@ -498,7 +498,7 @@ class OneShot(Audit):
 
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
-        epsilon = None if self._evidence.is_silent else rough_epsilon(*self.scores())
+        epsilon = rough_epsilon(*self.scores()) if self._evidence.times.any() else None
         return {} if epsilon is None else {f"one-shot/{self.view}/epsilon_estimate": epsilon}
 
     def result(
@@ -534,10 +534,14 @@ class OneShot(Audit):
             tested = self.tested_claim(claim)
             if claim.sampling not in (None, tested.sampling):
                 details["note"] = _other_participation(claim, tested)
-            self._checks.compare_participation(claim.sampling)
+            # Who took part is compared with what the claim says of its clients, not with what the training said of
+            # itself. A claim for every round holds however clients are drawn, so nothing about them refutes it.
+            seen, refutes = self._checks, isinstance(claim.sampling, AtMost | Epochs | FixedSize | Poisson)
+            seen.sampling = claim.sampling if refutes else seen.sampling or EveryRound()
             if self.members_participation is not None:
                 # The training says itself that its clients take part otherwise than the claim assumes.
-                self._checks.participation_refutes = self.participation == self.members_participation
+                refutes = self.participation == self.members_participation
+            seen.participation_refutes = refutes
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
@@ -593,7 +597,7 @@ class OneShot(Audit):
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
         """Yield what to be careful with in the result."""
-        if self._evidence.is_silent:
+        if not self._evidence.times.any():
             yield "no canary took part in a round that the view shows, so there is no evidence"
         if self._evidence.least_noise < SMALLEST_REMAINDER:
             yield (
@@ -645,6 +649,9 @@ class OneShot(Audit):
         claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds, and the
         result says so. An ε that somebody stated without the noise behind it is tested as it is.
 
+        The noise is compared with one canary, which moves a round's sum by one clip norm. A claim for replacing a
+        client counts its noise per two, so it is tested as if it promised half the noise, and never accused too early.
+
         Args:
             claim: The training's claim. Its rounds are the audit's unless it states others.
 
@@ -659,7 +666,7 @@ class OneShot(Audit):
         unchanged = like_members and not (secret and self._knows_rounds)
         if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
             return claim
-        tested = claim.replace(sampling=self.sampling)
+        tested = claim.replace(sampling=self.sampling, adjacency="add-or-remove-one")  # which canaries are
         if isinstance(tested.sampling, FixedSize):
             # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which
             # is never more private, can have the smaller ε.

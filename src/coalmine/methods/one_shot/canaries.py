@@ -234,7 +234,12 @@ class CanarySet:
 
     def planted(self, present: Ints, norm: float, clients: float, kind: VectorKind) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
-        kind.check_holds(norm / self.dim**0.5, f"canaries of norm {norm:g} in {self.dim:,} dimensions")
+        size = norm / self.dim**0.5  # of a typical number
+        if size < kind.least:
+            raise InputError(
+                f"canaries of norm {norm:g} in {self.dim:,} dimensions have numbers of about {size:.1g}, which are too "
+                f"small for {kind.dtype}: pass a float32 model or the number of parameters as dim"
+            )
         members = tuple(present[self.members[present]].tolist())
         # Canaries of every round have the same sum each time.
         if self._last_sum is not None and self._last_sum[0] == members:

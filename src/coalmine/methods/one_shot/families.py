@@ -26,6 +26,8 @@ from coalmine.errors import InputError, check_count
 from coalmine.parallel import single_thread
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
+from coalmine.stats import CosineNull
+from coalmine.stats.nulls import OrthogonalCosineNull
 from coalmine.vectors import CPU, Device, empty, library, on, pieces
 
 Signs = npt.NDArray[np.int8]
@@ -52,6 +54,9 @@ class UpdateCanaries(ABC):
         dim: Number of coordinates: the model's parameters.
         count: Number of canaries, inserted and held out.
         seed: Seed of the canaries.
+
+    Attributes:
+        cosine_null: Distribution of a held-out canary's cosine with what it is compared with.
     """
 
     orthonormal: ClassVar[bool]
@@ -60,6 +65,10 @@ class UpdateCanaries(ABC):
     def __init__(self, *, dim: int, count: int, seed: int) -> None:
         self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
         self.seed = check_count("seed", seed, least=0)
+        self.cosine_null = CosineNull(self.dim)
+        if self.orthonormal:
+            # Uniform on the sphere of what the others leave free, which has to be two dimensions at least.
+            self.cosine_null = OrthogonalCosineNull(max(2, self.dim - self.count + 1))
 
     @abstractmethod
     def dots(self, vector: Vector) -> Floats:

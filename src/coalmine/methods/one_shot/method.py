@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator
 
 from coalmine.claims import Claim
 from coalmine.claims.sampling import FORMS, FixedSize, Sampling, parse_sampling
@@ -19,7 +19,7 @@ from coalmine.methods.method import Method
 from coalmine.methods.one_shot.scores import SCORES, VIEWS, parse_view
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
-from coalmine.results.verdict import USER, Unit
+from coalmine.results.verdict import USER, Finding
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.vectors import AnyVector, flat
 
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 _ANY_NUMBER = 1000  # of canaries, where their number is not decided yet and hardly matters
 
 
-def _split_views(value: object) -> object:
-    # A comma before a letter starts another view; one before a digit belongs to rounds:3,9.
-    return re.split(r",\s*(?=[a-z])", value) if isinstance(value, str) else value
-
-
 class OneShotSettings(Settings):
     """Random updates as canaries, inserted as extra clients."""
 
@@ -48,7 +43,7 @@ class OneShotSettings(Settings):
         description="expected number of inserted canaries; the same number is held out. By default a quarter of a "
         "round's average, or more if half the noise would go undetected; from 20 to 1,000 (`coalmine plan`)",
     )
-    view: Annotated[tuple[str, ...], BeforeValidator(_split_views)] = Field(
+    view: tuple[str, ...] = Field(
         ("final",), description=f"what the adversary sees, one or several: {', '.join(VIEWS)}"
     )
     participation: str = Field("clients", description=f"when canaries take part: clients (like the clients), {FORMS}")
@@ -76,13 +71,17 @@ class OneShotSettings(Settings):
     delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
 
-    @field_validator("view")
+    @field_validator("view", mode="wrap")
     @classmethod
-    def _check_views(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Check views where their line in the file is known."""
-        for view in value:
+    def _check_views(cls, value: object, read: ValidatorFunctionWrapHandler) -> tuple[str, ...]:
+        """Check views where their line in the file is known; text may name several."""
+        if isinstance(value, str):
+            # A comma before a letter starts another view; one before a digit belongs to rounds:3,9.
+            value = re.split(r",\s*(?=[a-z])", value)
+        views: tuple[str, ...] = read(value)
+        for view in views:
             parse_view(view)
-        return value
+        return views
 
     @field_validator("participation")
     @classmethod
@@ -105,6 +104,7 @@ class OneShotMethod(Method):
         "contains of it comes from the canary. The score of a canary measures how much of it the releases contain."
     )
     reference = "Andrew et al. 2023"
+    unit = USER
     settings_type = OneShotSettings
     training_type = TrainingSettings
     options = ("view",)
@@ -143,34 +143,43 @@ class OneShotMethod(Method):
 
         assert isinstance(trained, Training)
         settings, claim = self.settings, None
+        training_claim = trained.claim(settings.delta)
         if trained.mechanism.private:
-            sampling = _clients_sampling(self.training, len(trained.data))
-            noise_multiplier = trained.mechanism.noise_multiplier
-            claim = Claim(noise_multiplier=noise_multiplier, sampling=sampling, delta=settings.delta)
+            # Canaries are added, so the noise is compared with one clip norm also where the training's own claim is for
+            # replacing a client.
+            claim = Claim(
+                noise_multiplier=trained.mechanism.noise_multiplier,
+                sampling=_participation("clients", self.training, len(trained.data)),
+                delta=settings.delta,
+                adjacency="add-or-remove-one",
+            )
         results = []
         for audit in self._audits:
             result = audit.result(delta=settings.delta, confidence=settings.confidence, claim=claim, metrics=metrics)
             used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
-            results.append(replace(result, config=self.config | used))
+            details = dict(result.details)
+            if result.claim is not None and training_claim.adjacency == "replace-one":
+                details["note"] = _added_canaries(training_claim, result.claim)
+            results.append(replace(result, config=self.config | used, details=details))
         return MethodResults(method=self.name, results=results)
 
     @classmethod
-    def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
-        """Return a stored result with everything computed again, the findings of its checks as well."""
+    def judged(cls, result: Result, statistics: Any) -> tuple[Sequence[str], Sequence[Finding]]:
+        """Return the checks of a training and what they found."""
         from coalmine.checks.training import TrainingChecks  # a report needs none of what this imports
 
-        recipe = dict(result.recipe)
-        seen = recipe.pop("checks", None)
-        if seen is None or not recipe:
-            raise InputError("what it takes to compute it again is not stored")
-        checks, findings = TrainingChecks.from_stored(seen, result.arrays).findings(result.claim)
-        again = super().recompute(replace(result, recipe=recipe), siblings)
-        return replace(again, checks=checks, findings=findings)
+        if statistics is None:
+            raise InputError("what its checks counted is not stored")
+        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.claim)
 
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one user."""
-        return USER
+
+def _added_canaries(claim: Claim, tested: Claim) -> str:
+    """Say why canaries test another ε than that of a training whose clients are replaced."""
+    return (
+        f"The training claims ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for replacing a client, which moves a "
+        "round's sum by up to two clip norms. A canary is added, which moves it by one: for canaries "
+        f"({tested.sampling}), the same noise gives ε = {tested.epsilon:.4g}."
+    )
 
 
 def build_audits(
@@ -201,7 +210,7 @@ def build_audits(
             rounds=training.rounds,
             canaries=settings.canaries or _canaries(settings, training, population, len(start)),
             view=view,
-            participation=_participation(settings, training, population),
+            participation=_participation(settings.participation, training, population),
             score=score,
             design=settings.design,
             family=settings.family,
@@ -217,7 +226,7 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
     from coalmine.methods.one_shot.planning import AuditPower, default_canaries
 
-    participation, rounds = _participation(settings, training, population), training.rounds
+    participation, rounds = _participation(settings.participation, training, population), training.rounds
     rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
     power = None
     if training.noise_multiplier > 0 and rounds > 0:
@@ -230,18 +239,13 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
             )
             claim.curve()  # raises here, not where the power is computed
             power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
-    clients = training.sampling().expected(population, rounds, 0)
+    clients = parse_sampling(training.cohort).expected(population, rounds, 0)
     return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
 
 
-def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> Sampling:
-    """Return the participation, for ``clients`` that of the training's cohorts."""
-    if settings.participation != "clients":
-        return parse_sampling(settings.participation)
-    return _clients_sampling(training, population)
-
-
-def _clients_sampling(training: TrainingSettings, population: int) -> Sampling:
-    """Return how the training draws its clients."""
-    sampling = training.sampling()
+def _participation(setting: str, training: TrainingSettings, population: int) -> Sampling:
+    """Return who takes part in which round, for ``clients`` as the training draws its clients."""
+    if setting != "clients":
+        return parse_sampling(setting)
+    sampling = parse_sampling(training.cohort)
     return FixedSize(sampling.size, population) if isinstance(sampling, FixedSize) else sampling

@@ -401,9 +401,9 @@ class SimulatedCurve(Curve):
         return np.asarray(np.interp(tpr, *self._points))
 
     @property
-    def kink(self) -> float:
-        """FPR of the median member."""
-        return float(self.fpr(np.array(0.5)))
+    def kinks(self) -> Floats:
+        """The FPR of the median member."""
+        return self.fpr(np.array([0.5]))
 
 
 def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> SimulatedCurve:

@@ -27,8 +27,8 @@ from coalmine.claims.sampling import Epochs, Sampling
 from coalmine.errors import InputError, check_count, check_kind, did_you_mean, parse_kind
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector, View
-from coalmine.stats import CosineNull, Null
-from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
+from coalmine.stats import Null
+from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull
 from coalmine.vectors import CPU, dot, on, pieces
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
@@ -125,7 +125,7 @@ class Score(ABC):
 
     def __init__(self, canaries: UpdateCanaries, *, participation: Sampling, shared_rounds: bool) -> None:
         self.canaries, self.participation, self.shared_rounds = canaries, participation, shared_rounds
-        self.cosine = cosine_null(canaries)
+        self.cosine = canaries.cosine_null
         self.releases = 0
         self.times = np.zeros(canaries.count, dtype=np.int64)  # releases that each canary was due for
         self.least_noise = math.inf  # smallest squared share of a release that no canary explains
@@ -145,23 +145,18 @@ class Score(ABC):
         """Process a release; not called if the score is a dot product with the sum of all releases."""
 
     @abstractmethod
-    def values(self) -> Floats:
-        """Return the score of each canary, NaN for canaries that took part in no visible release."""
+    def values(self) -> tuple[Floats, Null | None]:
+        """Return the score of each canary, NaN for canaries that took part in no visible release, and its null.
 
-    @abstractmethod
-    def null_of_values(self) -> Null | None:
-        """Return the null distribution of `values`, or an upper bound on its tails, or None if neither is known."""
+        That is the distribution of a held-out canary's score, or an upper bound on its tails, or None if neither is
+        known.
+        """
 
     def end_epoch(self) -> None:
         """Close an epoch; called by the audit where its last release has nothing to add."""
         return
 
     # What all scores do
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether no canary was due for any release: all scores are then alike, and no bound exceeds 0."""
-        return not self.times.any()
 
     def add(
         self, change: Vector, length: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
@@ -201,10 +196,10 @@ class Score(ABC):
             the score, or an upper bound on its tails, or None; and how many standard deviations from its null an
             inserted canary's score is expected, or None if that is unknown.
         """
-        if self.is_silent:
+        if not self.times.any():  # no canary was due for any release: all scores are alike, and no bound exceeds 0
             return np.zeros(self.canaries.count), None, None
         if not self.uses_direction:
-            return self.values(), self.null_of_values(), None
+            return *self.values(), None
         length = math.sqrt(dot(self.direction, self.direction))
         dots, lengths, noise = compared(self.canaries, self.direction, length)
         self.least_noise = min(self.least_noise, noise)
@@ -243,13 +238,10 @@ class Max(Score):
         """Update the maximum."""
         np.maximum(self.largest, observation.dots / observation.lengths, out=self.largest)
 
-    def values(self) -> Floats:
-        """Return the maximum."""
-        return self.largest
-
-    def null_of_values(self) -> Null:
-        """Return a union bound over the releases: their cosines depend on each other in an unknown way."""
-        return LargestOfNull(self.cosine, self.releases) if self.releases > 1 else self.cosine
+    def values(self) -> tuple[Floats, Null]:
+        """Return the maximum, and a union bound over the releases: their cosines depend on each other in some way."""
+        null = LargestOfNull(self.cosine, self.releases) if self.releases > 1 else self.cosine
+        return self.largest, null
 
 
 class Cosine(Max):
@@ -273,13 +265,13 @@ class Sum(Score):
         """Add the cosines of canaries that were due."""
         self.total += np.where(observation.due > 0, observation.dots / observation.lengths, 0.0)
 
-    def values(self) -> Floats:
-        """Return the sum, scaled so that its variance does not grow with the number of rounds."""
-        return np.where(self.times > 0, self.total / np.sqrt(np.maximum(self.times, 1)), np.nan)
+    def values(self) -> tuple[Floats, Null | None]:
+        """Return the sum, scaled so that its variance does not grow with the number of rounds.
 
-    def null_of_values(self) -> Null | None:
-        """Return the cosine null if each score is a single cosine."""
-        return self.cosine if self.times.max() <= 1 else None
+        The null distribution is known if each score is a single cosine.
+        """
+        scaled = np.where(self.times > 0, self.total / np.sqrt(np.maximum(self.times, 1)), np.nan)
+        return scaled, self.cosine if self.times.max() <= 1 else None
 
 
 class LikelihoodRatio(Score):
@@ -323,18 +315,15 @@ class LikelihoodRatio(Score):
         self.ratio += np.where(np.isneginf(self.epoch), 0.0, self.epoch)
         self.epoch = np.full(self.canaries.count, -np.inf)
 
-    def values(self) -> Floats:
-        """Return the log-likelihood ratio."""
-        informative = self.participation.knowledge != "rounds" or self.times > 0
-        return np.where(informative, self.ratio, np.nan)
-
-    def null_of_values(self) -> Null | None:
-        """Return Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
+    def values(self) -> tuple[Floats, Null | None]:
+        """Return the log-likelihood ratio, and Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
 
         On held-out canaries a single round's ratio has mean at most 1, and so has an average over rounds. A product
         over several rounds need not, since its factors share the canary.
         """
-        return LikelihoodRatioNull() if self.participation == Epochs(1) else None
+        informative = self.participation.knowledge != "rounds" or self.times > 0
+        null = LikelihoodRatioNull() if self.participation == Epochs(1) else None
+        return np.where(informative, self.ratio, np.nan), null
 
 
 SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, LikelihoodRatio, Max, Sum)}
@@ -358,13 +347,6 @@ def find_score(name: str | None, view: View, view_name: str) -> str:
     if name not in available:
         raise InputError(f"the score {name} does not support the view {view_name}: use {' or '.join(available)}")
     return name
-
-
-def cosine_null(canaries: UpdateCanaries) -> CosineNull:
-    """Return the distribution of a held-out canary's cosine with what it is compared with."""
-    if canaries.orthonormal:
-        return OrthogonalCosineNull(canaries.dim - canaries.count + 1)
-    return CosineNull(canaries.dim)
 
 
 def compared(canaries: UpdateCanaries, release: Vector, length: float) -> tuple[Floats, Floats, float]:

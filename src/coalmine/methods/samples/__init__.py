@@ -4,8 +4,7 @@ The method below only describes results. It has no settings: the audit runs insi
 """
 
 from coalmine.methods.method import Method
-from coalmine.results.result import Result
-from coalmine.results.verdict import EXAMPLE, Unit
+from coalmine.results.verdict import EXAMPLE
 
 
 class SamplesMethod(Method):
@@ -21,8 +20,4 @@ class SamplesMethod(Method):
         "released."
     )
     reference = "Steinke, Nasr & Jagielski 2023"
-
-    @classmethod
-    def unit_of(cls, result: Result) -> Unit:
-        """Return one example."""
-        return EXAMPLE
+    unit = EXAMPLE

@@ -166,7 +166,6 @@ class SecretSharerMethod(Method):
         self.insertion: Insertion | None = None
         self._splits: Splits | None = None
         self._aside: FederatedData | None = None
-        self._module: nn.Module | None = None
         if settings.model_weights is not None:
             from coalmine.methods.secret_sharer.stored_model import read_canaries
 
@@ -253,7 +252,7 @@ class SecretSharerMethod(Method):
         """Return one result per score and unit, and for a training of this run one of the attack on users."""
         from coalmine.methods.secret_sharer.audit import SecretSharer
         from coalmine.methods.secret_sharer.evidence import user_attack, users_left
-        from coalmine.methods.secret_sharer.stored_model import load_model
+        from coalmine.methods.secret_sharer.stored_model import load_model, save_weights, write_canaries
         from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
 
@@ -271,7 +270,10 @@ class SecretSharerMethod(Method):
             canaries, users, most_users = insertion.phrases, insertion.users, insertion.most_users
             copies = insertion.copies
             reference = self._reference_model()
-            self._module = module = trained.module()
+            module = trained.module()
+            if self.directory is not None:  # which a later audit of the same model reads
+                write_canaries(insertion, self.directory / "canaries.json")
+                save_weights(module, self.directory / "weights.safetensors")
             # Central training, and one without noise, claim nothing.
             if isinstance(trained, Training) and trained.mechanism.private:
                 claim = trained.claim(settings.delta)
@@ -321,15 +323,6 @@ class SecretSharerMethod(Method):
         inserted, held_out = self.audit.memorization().scores("loss")
         return -inserted, -held_out
 
-    def write(self, directory: Path) -> None:
-        """Write ``canaries.json`` and ``weights.safetensors``, which a later audit of the same model reads."""
-        if self.insertion is None or self._module is None:  # a stored model has its files already
-            return
-        from coalmine.methods.secret_sharer.stored_model import save_weights, write_canaries
-
-        write_canaries(self.insertion, directory / "canaries.json")
-        save_weights(self._module, directory / "weights.safetensors")
-
     def _reference_model(self) -> nn.Module | None:
         """Return a model trained on the users set aside, who hold no canaries; None if there are none."""
         if self._aside is None or self._splits is None:
@@ -357,7 +350,7 @@ class SecretSharerMethod(Method):
 
     @classmethod
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
-        """Return the cells of the heat map and the phrases with the highest exposure, for the report."""
+        """Return the cells of the heat map, the phrases with the highest exposure, and how many are memorized."""
         memorization = found.extras.get("memorization")
         if not memorization:
             return {"memorization": None}
@@ -377,7 +370,19 @@ class SecretSharerMethod(Method):
             counts = [str(canary.get("users", "–")), str(canary.get("copies", "–"))]
             shown = [f"{canary['exposure']:.1f}", words[memorized], words[canary["extracted"]]]
             phrases.append([canary["phrase"], *configuration, *counts, *shown])
-        return {"memorization": memorization, "cells": cells, "phrases": phrases, "inserted": len(inserted)}
+        text = (
+            f"{memorization['random_sampling'] or 'None'} of {memorization['planted']} inserted phrases are memorized "
+            f"(likelier than all {memorization['references']:,} random ones), and "
+            f"{memorization['beam_search'] or 'none'} can be extracted from the model word for word"
+        )
+        examples = [f", such as “{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
+        return {
+            "memorization": memorization,
+            "cells": cells,
+            "phrases": phrases,
+            "inserted": len(inserted),
+            "highlights": [f"{text}{''.join(examples[:1])}."],
+        }
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
@@ -401,17 +406,3 @@ class SecretSharerMethod(Method):
         )
         columns = ["p_u", "p_e", "users", "copies", "memorized", "extracted", "median exposure"]
         return [Table(title, columns, rows), *estimates]
-
-    @classmethod
-    def highlights(cls, found: MethodResults) -> list[str]:
-        """Return how many phrases the model has memorized and gives away, with examples of those."""
-        memorization = found.extras.get("memorization")
-        if not memorization:
-            return []
-        text = (
-            f"{memorization['random_sampling'] or 'None'} of {memorization['planted']} inserted phrases are memorized "
-            f"(likelier than all {memorization['references']:,} random ones), and "
-            f"{memorization['beam_search'] or 'none'} can be extracted from the model word for word"
-        )
-        examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
-        return [f"{text}, such as {examples[0]}." if examples else f"{text}."]

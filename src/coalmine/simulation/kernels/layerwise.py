@@ -256,13 +256,13 @@ class Layerwise(Kernel):
     @staticmethod
     def suits(module: nn.Module, data: FederatedData, training: LocalTraining) -> bool:
         """Whether clients take one step, the layers are supported, and enough clients fit into a pass."""
+        inputs = int(np.median(data.sizes)) * int(np.prod(data.task.input_shape))
+        if training.steps(int(data.sizes.max())) > 1 or _LEAST_CLIENTS * inputs > _INPUTS:
+            return False
         layers, parameters = layers_of(module), list(module.parameters())
         # Norms of the layers' shares of a gradient give its norm only if no two layers share a parameter.
         shared = sum(len(parameters_of(layer)) for layer in layers) > len(parameters)
-        if shared or not all(map(is_supported, layers)) or not all(value.requires_grad for value in parameters):
-            return False
-        inputs = int(np.median(data.sizes)) * int(np.prod(data.task.input_shape))
-        return training.steps(int(data.sizes.max())) == 1 and _LEAST_CLIENTS * inputs <= _INPUTS
+        return not shared and all(map(is_supported, layers)) and all(value.requires_grad for value in parameters)
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """As many clients per chunk as one pass handles."""
