@@ -198,6 +198,13 @@ def test_the_libraries_are_bundled_once_and_then_read_from_the_cache(tmp_path, m
     assert len(bundled) == 2  # not a second time, but again once the file is damaged
 
 
+def test_the_page_has_what_the_results_of_a_method_say_together(saved):
+    run = read_run_directory(saved)
+    summaries = {**run.content.get("summaries", {}), "one-shot": "Both views agree."}
+    page = report(replace(run, content={**run.content, "summaries": summaries}))
+    assert page.count("Both views agree.") == 1
+
+
 def test_a_report_needs_no_torch(saved):
     code = """import sys
 from coalmine.report import page

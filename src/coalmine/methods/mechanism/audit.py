@@ -202,8 +202,8 @@ def check_mechanism(
         null=f"cosine:{null.dim}",
         claim=claim,
         claim_test=evidence.claim_test,
-        # With these the gate finds the same again (`Method.recompute`).
-        recipe={**evidence.recipe, "checks": statistics},
+        # With these the gate finds the same again (`Method.recompute`), always with a test of the claim.
+        recipe={**evidence.recipe, "checks": statistics} if test_scores else {},
         checks=checks,
         findings=findings,
         ceiling=evidence.ceiling,
