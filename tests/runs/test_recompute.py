@@ -45,6 +45,7 @@ def test_every_method_is_recomputed_to_the_digit(every_method):
         assert now.verdict is stored.verdict
 
 
+@pytest.mark.slow
 def test_claims_for_replacing_a_client_agree_with_the_settings(tmp_path):
     text = (
         ONE_METHOD.replace("rounds = 3", 'rounds = 2\ncohort = "fixed:5"')

@@ -61,7 +61,7 @@ def test_the_section_has_heat_map_phrases_and_views(method_results):
     cells = heat_map["data"]["values"]
     assert [(cell["x"], cell["y"]) for cell in cells] == [("0.1", "1"), ("0.2", "1"), ("0.1", "0.1"), ("0.2", "0.1")]
     assert {(cell["text"], cell["share"]) for cell in cells} == {("3 of 4", 0.75)}
-    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "group privacy"):
+    for part in ("words &lt;0&gt;", "(4 of 4)", "group privacy"):
         assert part in html
     assert "words &lt;5&gt;" not in html  # held out
     # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.
