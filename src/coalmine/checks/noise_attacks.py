@@ -197,10 +197,10 @@ def check_noise(
     transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
     made: list[Attack] = []
     for attack, share in _ATTACKS if transcript.size >= _NEGLIGIBLE else _ATTACKS[-1:]:
-        found = attack(transcript, layers)
-        if found is None:  # nothing to exploit
+        counted = attack(transcript, layers)
+        if counted is None:  # nothing to exploit
             continue
-        made.append(replace(found, share=share))
+        made.append(replace(counted, share=share))
         if made[-1].p_value(claim) <= rate:
             break
     return NoiseStatistics(rate=rate, noise_multiplier=noise_multiplier, attacks=made)

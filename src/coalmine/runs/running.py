@@ -117,10 +117,10 @@ class _Run:
         groups = self._groups()
         # What an earlier process finished: by the names of methods, and by the tables of training runs.
         parts = {path.stem: read_json(path) for path in (self.directory.path / "parts").glob("*.json")}
-        found = self._stored(groups, parts)
+        finished = self._stored(groups, parts)
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
-            waiting = [group for group in groups if group.settings and not found.keys() >= group.methods.keys()]
+            waiting = [group for group in groups if group.settings and not finished.keys() >= group.methods.keys()]
             # The models of later groups are built first, so that a wrong setting is not found after hours.
             for group in waiting[1:]:
                 splits = group.splits()
@@ -136,9 +136,9 @@ class _Run:
                         self._keep(group.table, stored)
                     training_runs[group.table], metrics = stored, stored["metrics"]
                 for name, method in group.methods.items():
-                    if name not in found:
-                        found[name] = self._results(group, method, trained, metrics, found)
-        return self._written([found[name] for name in self.settings.methods], training_runs)
+                    if name not in finished:
+                        finished[name] = self._results(group, method, trained, metrics, finished)
+        return self._written([finished[name] for name in self.settings.methods], training_runs)
 
     def _groups(self) -> list[_Group]:
         """Return the methods by the training they share.
@@ -235,16 +235,16 @@ class _Run:
         earlier: Mapping[str, MethodResults],
     ) -> MethodResults:
         """Return the results of a method, and write them."""
-        found = method.results(trained, metrics)
+        outcome = method.results(trained, metrics)
         # A method without a training of its own has audited that of the method that it reads from.
         read = [result.training for name in method.reads if name in earlier for result in earlier[name].results]
         table = group.table or next(iter(read), "")
-        results = [replace(result, training=table) for result in found.results]
-        found = replace(found, method=method.name, results=results)
+        results = [replace(result, training=table) for result in outcome.results]
+        outcome = replace(outcome, method=method.name, results=results)
         # Scores first: once its part is there, a method counts as done.
-        write_scores(results, self.directory.path, found.extras)
-        self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": found.summary})
-        return found
+        write_scores(results, self.directory.path, outcome.extras)
+        self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": outcome.summary})
+        return outcome
 
     def _written(self, methods: Sequence[MethodResults], training_runs: Mapping[str, Any]) -> Finished:
         """Return the finished run, its results written."""

@@ -171,12 +171,12 @@ def check_mechanism(
             applied, dim=dim, claim=claim.curve(), calls=number, rate=false_alarm_rate, noise_multiplier=sigma,
             layers=None if tensors is None else tensors.check(dim), seed=seed,
         )  # fmt: skip
-        statistics["noise"], found = attacked.to_dict(), attacked.findings(claim.curve())
+        statistics["noise"], of_noise = attacked.to_dict(), attacked.findings(claim.curve())
         # A sum that changes between equal calls would look like wrong noise.
-        if sums is not None and found:
+        if sums is not None and of_noise:
             sums.check_steady()
         guessed = canaries_to_guess(dim, number)
-        if sigma is not None and not found:
+        if sigma is not None and not of_noise:
             if half_would_pass(claim.curve(), noise_multiplier=sigma, canaries=guessed, rate=false_alarm_rate):
                 warnings.append(f"{guessed:,} canaries are too few: half of the noise might pass. Use more calls")
             else:  # in terms of ε if no noise is claimed
