@@ -119,15 +119,17 @@ def sweep(
     # The files of finished runs stay where they are: nothing but the command is needed to go on.
     with console.working("the same command continues", kept=file, timeout=timeout, quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
+    # The runs took long, so what they show is printed before anything is drawn.
+    if as_json:
+        console.print_json(results_to_dict([], sweep=swept.to_dict()))
+    else:
+        console.print_table(swept.table)
+        console.print_sentence(swept.sentence)
     with console.busy("drawing"):
         figure = swept.plot()
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
-    if as_json:
-        console.print_json(results_to_dict([], sweep=swept.to_dict()))
-        return
-    console.print_table(swept.table)
-    console.print_sentence(swept.sentence)
-    console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+    if not as_json:
+        console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
 
 
 def log(
@@ -269,14 +271,26 @@ def compare(
     directories: Annotated[
         list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
     ],
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Pool runs, such as seeds, with the same value of this setting. Repeatable."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
-    from coalmine.runs.comparison import compare as compare_all
+    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise.
 
-    comparison = compare_all(directories)
+    With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
+    """
+    from coalmine.runs import comparison as comparing
+
+    comparison: comparing.Comparison | comparing.GroupedComparison
+    if group_by:
+        groups = comparing.groups_by_setting(directories, group_by)
+        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
+    else:
+        comparison = comparing.compare(directories)
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
