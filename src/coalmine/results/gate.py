@@ -94,7 +94,7 @@ class Gate:
         if judgment.verdict is not Verdict.REFUTED:
             return f"{judgment.verdict.value}, and the gate is strict"
         if judgment.result.bugs:
-            return " ".join(map(str, judgment.result.bugs)).rstrip(".")
+            return " ".join(cause.sentence for cause in summary.causes(judgment.result.bugs)).rstrip(".")
         test = judgment.result.claim_test
         if judgment.p_value is None or test is None:
             return f"{proven} refutes the claim of {_short(judgment.claim)}"
