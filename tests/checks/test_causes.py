@@ -33,7 +33,7 @@ def test_clipping_is_not_blamed_where_canaries_came_after_it():
     text = str(audited(scale=3.0, norm=None))
     assert "canaries count for more than one clip norm" in text
     assert "look at clipping" not in text
-    assert "Not tested: clipping. To test it, clip planted.each(norm=10 * clip_norm) like clients" in text
+    assert "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients" in text
 
 
 def test_clipping_is_tested_where_the_training_clips_canaries():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coalmine.results.verdict import Check, Finding, Verdict
+from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
@@ -130,12 +130,12 @@ def _fault(result: Result, test: ClaimTest) -> str:
 
 def not_tested(results: Iterable[Result]) -> str:
     """Say that no check looked at clipping, and which would; empty if one did, or if these results have no checks."""
-    checked = [result for result in results if "checks" in result.recipe]
+    checked = [result for result in results if "checks" in result.recipe and result.unit != APPLICATION]
     if not checked or any({Check.CLIPPING, Check.SENSITIVITY} & set(result.checks) for result in checked):
         return ""
     return (
-        "Not tested: clipping. To test it, clip planted.each(norm=10 * clip_norm) like clients instead of adding "
-        "planted.total, or run coalmine.replay on the aggregation."
+        "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients instead of adding planted.total, or "
+        "run coalmine.replay."
     )
 
 
