@@ -186,6 +186,17 @@ def print_sentence(text: str | None) -> None:
         say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
 
 
+def print_alarm(text: str) -> None:
+    """Print a sentence in red, if that is a terminal."""
+    from rich.console import Console
+
+    if text:
+        say("")
+        Console(soft_wrap=not sys.stdout.isatty()).print(
+            printable(text), style="bold red", markup=False, highlight=False
+        )
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """Print each different warning as a sentence."""
     for warning in dict.fromkeys(warnings):

@@ -1,4 +1,5 @@
-"""The gate: are the claims refuted, or do lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and ``check``.
+"""The gate: are the claims refuted, or do claims or lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and
+``check``.
 
 All results are judged together, at one false-alarm rate. Each method has an equal share of the rate, and each of its
 results an equal share of that. Claims with a p-value are tested by Holm's procedure with these weights; all other
@@ -6,7 +7,8 @@ bounds are taken at the confidence that their share leaves. A mechanism within t
 no more often than the false-alarm rate, however the results depend on each other. Findings of checks count too; they
 are made at a far lower false-alarm rate of their own.
 
-``check`` hands the gate results that were computed again from their scores (`coalmine.runs.recompute`).
+``check`` hands the gate results that were computed again from their scores, and what no ε shows, such as a training
+without noise (`coalmine.runs.recompute`). These objections need no statistics, and stop it unless allowed by name.
 """
 
 from __future__ import annotations
@@ -17,15 +19,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coalmine.errors import InputError, check_confidence, check_number
+from coalmine.errors import InputError, check_confidence, check_nonnegative, did_you_mean
 from coalmine.results import summary
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import shown_results
-from coalmine.results.verdict import CHECK_RATE, Verdict, exceeds, verdict_on
+from coalmine.results.verdict import CHECK_RATE, Finding, Verdict, exceeds, verdict_on
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
 
+NO_MECHANISM, EXTRACTED, FINDINGS = ALLOWABLE = ("no-mechanism", "extracted-phrases", "findings")
+"""What stops the gate whatever ε is, unless it is allowed by name."""
+
 _ROUNDING = 1 + 1e-9  # a share of 0.05 / 2 is not exactly 1 - 0.975
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Something that stops the gate although no test shows it.
+
+    Args:
+        name: One of `ALLOWABLE`, by which it can be allowed.
+        sentence: What is wrong, without a full stop.
+        methods: The methods that it is about.
+    """
+
+    name: str
+    sentence: str
+    methods: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,8 +60,10 @@ class Judgment:
         claim: The claimed ε, or None.
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
-        over_limit: Whether the bound exceeds the limit.
-        limit_applies: Whether the limit is about this result's unit.
+        bugs: The findings that stop the gate.
+        over_claimed: Whether the claim exceeds the limit on claims.
+        over_limit: Whether the bound exceeds the limit on bounds.
+        limit_applies: Whether limits are about this result's unit.
         checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
 
@@ -52,6 +74,8 @@ class Judgment:
     claim: float | None
     p_value: float | None
     verdict: Verdict
+    bugs: Sequence[Finding]
+    over_claimed: bool
     over_limit: bool
     limit_applies: bool
     checked: bool
@@ -66,9 +90,11 @@ class Gate:
         failures: Those that stop the gate.
         doubtful: Those that would stop it only if it were strict.
         unchecked: Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was.
-        limit: The largest ε allowed, or None if only claims are tested.
-        false_alarm_rate: How often a gate like this stops a mechanism that keeps within limit and claims, at most.
+        max_claimed: The largest claimed ε allowed, or None.
+        max_proven: The largest lower bound allowed, or None.
+        false_alarm_rate: How often a gate like this stops a mechanism that keeps within limits and claims, at most.
         requested_rate: The false-alarm rate that was asked for.
+        objections: What stops the gate besides results.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
     """
 
@@ -76,25 +102,35 @@ class Gate:
     failures: Sequence[Judgment]
     doubtful: Sequence[Judgment]
     unchecked: str
-    limit: float | None
+    max_claimed: float | None
+    max_proven: float | None
     false_alarm_rate: float
     requested_rate: float
+    objections: Sequence[Objection] = ()
     strict: bool = False
 
     @property
     def failed(self) -> bool:
-        """Whether a result stops the gate, or nothing was compared with what it was asked to check."""
-        return bool(self.failures or self.unchecked)
+        """Whether a result or an objection stops the gate, or nothing was compared with what it was asked to check."""
+        return bool(self.failures or self.unchecked or self.objections)
+
+    @property
+    def alarm(self) -> str:
+        """The objections in one sentence, with how to allow each; empty if there are none."""
+        allowed = [f"{objection.sentence} (--allow {objection.name})" for objection in self.objections]
+        return f"The gate fails: {'; '.join(allowed)}." if allowed else ""
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
         proven = f"ε ≥ {_short(judgment.bound)} at δ = {judgment.delta:g}"
         if judgment.over_limit:
-            return f"{proven}, above the limit of {_short(self.limit)}"
+            return f"{proven}, above the limit of {_short(self.max_proven)}"
+        if judgment.bugs:
+            return " ".join(map(str, judgment.bugs)).rstrip(".")
+        if judgment.over_claimed:
+            return f"the claimed ε is {_short(judgment.claim)}, above the limit of {_short(self.max_claimed)}"
         if judgment.verdict is not Verdict.REFUTED:
             return f"{judgment.verdict.value}, and the gate is strict"
-        if judgment.result.bugs:
-            return " ".join(map(str, judgment.result.bugs)).rstrip(".")
         test = judgment.result.claim_test
         if judgment.p_value is None or test is None:
             return f"{proven} refutes the claim of {_short(judgment.claim)}"
@@ -104,11 +140,15 @@ class Gate:
 
     @property
     def sentence(self) -> str:
-        """The outcome and the false-alarm rate."""
+        """The policy, the outcome and the false-alarm rate."""
         parts = []
+        limits = {"claimed": self.max_claimed, "proven": self.max_proven}
+        policy = [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
+        if policy:
+            parts.append(f"Policy: {', '.join(policy)}.")
         if self.failures:
             # A bug says more than a p-value or a bound.
-            first = next((failure for failure in self.failures if failure.result.bugs), self.failures[0])
+            first = next((failure for failure in self.failures if failure.bugs), self.failures[0])
             parts.append(f"{len(self.failures)} of {len(self.judgments)} results fail the gate.")
             parts.append(f"{first.result.name}: {self.reason(first)}.")
         if self.unchecked:
@@ -129,8 +169,8 @@ class Gate:
         parts, results = [], len(self.judgments)
         if any(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments):
             parts.append("No claim is refuted.")
-        if self.limit is not None:
-            parts.append(f"No lower bound exceeds the limit of {_short(self.limit)}.")
+        if self.max_claimed is not None or self.max_proven is not None:
+            parts.append("No result exceeds the policy.")
         if not parts:
             parts.append("Nothing was tested: no claim was stated and no limit given.")
         if self.doubtful:
@@ -159,15 +199,15 @@ class Gate:
         rows = []
         for judgment in self.judgments if judgments is None else judgments:
             remark = ""
-            if self.limit is not None and not judgment.limit_applies:
+            if (self.max_claimed, self.max_proven) != (None, None) and not judgment.limit_applies:
                 remark = "limit does not apply to this unit"
             if not judgment.checked:
                 reason = "no lower bound" if judgment.bound is None else remark
                 remark = f"not checked: {reason}" if reason else "not checked"
-            if judgment.result.bugs:
+            if judgment.bugs:
                 remark = "a check found a bug"
-            if judgment.over_limit:
-                remark = "ABOVE THE LIMIT"
+            if judgment.over_claimed or judgment.over_limit:
+                remark = "ABOVE THE LIMIT" if judgment.over_limit else "CLAIM ABOVE THE LIMIT"
             result, confidence, p_value = judgment.result, judgment.confidence, judgment.p_value
             rows.append(
                 [
@@ -191,44 +231,57 @@ class Gate:
             result, verdict = judgment.result, judgment.verdict.value
             about = {"method": result.method, "view": result.label, "unit": result.unit.name}
             numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
-            tested = {"confidence": judgment.confidence, "over_limit": judgment.over_limit, "checked": judgment.checked}
+            tested = {name: getattr(judgment, name) for name in ("confidence", "over_claimed", "over_limit", "checked")}
             judgments.append({**about, **numbers, "verdict": verdict, **tested})
         return {
             "failed": self.failed,
-            "max_epsilon": in_json(self.limit),
+            "max_claimed": in_json(self.max_claimed),
+            "max_proven": in_json(self.max_proven),
             "strict": self.strict,
             "false_alarm_rate": min(1.0, self.false_alarm_rate),
+            "objections": {objection.name: objection.sentence for objection in self.objections},
             "judgments": judgments,
-            "summary": self.sentence,
+            "summary": f"{self.alarm} {self.sentence}".lstrip(),
         }
 
 
 def judge(
     results: Sequence[Result],
     *,
-    max_epsilon: float | None = None,
+    max_claimed: float | None = None,
+    max_proven: float | None = None,
     methods: Sequence[str] = (),
     views: Sequence[str] = (),
     confidence: float = 0.95,
+    objections: Sequence[Objection] = (),
+    allow: Sequence[str] = (),
     strict: bool = False,
 ) -> Gate:
-    """Judge results together, against their claims and a limit.
+    """Judge results together, against their claims and limits.
+
+    Limits apply to units that are about one person or example and a whole release; a single round or a phrase shared by
+    several users is compared only if named by ``methods`` or ``views``. A limit that applies to nothing fails the gate.
 
     Args:
         results: The results of a run, an audit or a score file.
-        max_epsilon: Largest ε allowed. It applies to units that are about one person or example and a whole release;
-            a single round or a phrase shared by several users is compared only if named by ``methods`` or ``views``.
-            A limit that applies to no lower bound fails the gate.
+        max_claimed: Largest claimed ε allowed.
+        max_proven: Largest lower bound allowed.
         methods: Only these methods.
         views: Only these views.
         confidence: One minus the false-alarm rate of all judgments together.
+        objections: What stops the gate besides results.
+        allow: Names in `ALLOWABLE`: what does not stop it.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
 
     Raises:
-        InputError: If a method or view is unknown, or the limit or confidence is out of range.
+        InputError: If a method, view or name is unknown, or a limit or the confidence is out of range.
     """
-    if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
-        raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
+    for limit in (max_claimed, max_proven):
+        if limit is not None:
+            check_nonnegative("max-epsilon (or max-claimed, max-proven)", limit)
+    for name in allow:
+        if name not in ALLOWABLE:
+            raise InputError(f"--allow: unknown name {name!r}. {did_you_mean(name, ALLOWABLE)}")
     requested = 1 - check_confidence(confidence)
     chosen = list(results)
     for kind, names in (("method", methods), ("view", views)):
@@ -241,7 +294,14 @@ def judge(
     if not chosen:
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
-    judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
+    judgments, rate = judged_together(
+        chosen,
+        rate=requested,
+        max_claimed=max_claimed,
+        max_proven=max_proven,
+        limited=limited,
+        ignore_bugs=FINDINGS in allow,
+    )
     failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
     doubtful = []
     for judgment in judgments:
@@ -249,21 +309,29 @@ def judge(
             doubtful.append(judgment)
     unchecked = ""
     bounded = [judgment for judgment in judgments if judgment.bound is not None]
-    if max_epsilon is not None and not any(judgment.limit_applies for judgment in bounded):
-        reason = "no result has a lower bound"
-        if bounded:
-            reason = "it applies to none of these units. Name one with --method or --view to compare it"
-        unchecked = f"the limit of {_short(max_epsilon)} was compared with nothing: {reason}"
-    elif strict and not any(judgment.checked for judgment in judgments):
+    claimed = [judgment for judgment in judgments if judgment.claim is not None]
+    # A missing claim is an objection by itself, which may be allowed.
+    may_lack_claim = NO_MECHANISM in {*allow, *(objection.name for objection in objections)}
+    for limit, compared, what in ((max_claimed, claimed, "claim"), (max_proven, bounded, "lower bound")):
+        if limit is None or (what == "claim" and not claimed and may_lack_claim):
+            continue
+        if not any(judgment.limit_applies for judgment in compared):
+            reason = f"no result has a {what}"
+            if compared:
+                reason = "it applies to none of these units. Name one with --method or --view to compare it"
+            unchecked = f"the limit of {_short(limit)} was compared with nothing: {reason}"
+    if not unchecked and strict and not any(judgment.checked for judgment in judgments):
         unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
     return Gate(
         judgments=judgments,
         failures=failures,
         doubtful=doubtful,
         unchecked=unchecked,
-        limit=max_epsilon,
+        max_claimed=max_claimed,
+        max_proven=max_proven,
         false_alarm_rate=rate,
         requested_rate=requested,
+        objections=[o for o in objections if o.name not in allow and {r.method for r in chosen} & {*o.methods}],
         strict=strict,
     )
 
@@ -274,7 +342,7 @@ def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> b
     A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the same
     claim with enough power.
     """
-    if judgment.over_limit or judgment.verdict is Verdict.REFUTED:
+    if judgment.over_claimed or judgment.over_limit or judgment.bugs or judgment.verdict is Verdict.REFUTED:
         return True
     if not strict or judgment.verdict not in (Verdict.SUSPICIOUS, Verdict.TOO_WEAK):
         return False
@@ -289,7 +357,13 @@ def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> b
 
 
 def judged_together(
-    results: Sequence[Result], *, rate: float, limit: float | None, limited: Sequence[bool]
+    results: Sequence[Result],
+    *,
+    rate: float,
+    max_claimed: float | None,
+    max_proven: float | None,
+    limited: Sequence[bool],
+    ignore_bugs: bool,
 ) -> tuple[list[Judgment], float]:
     """Return a judgment of each result, and the false-alarm rate of all of them together.
 
@@ -297,8 +371,10 @@ def judged_together(
         results: The results.
         rate: The false-alarm rate to share. The returned one is larger where no bound was stored at a high enough
             confidence.
-        limit: The largest ε allowed, or None if only claims are tested.
-        limited: Whether the limit applies to each result.
+        max_claimed: The largest claimed ε allowed, or None.
+        max_proven: The largest lower bound allowed, or None.
+        limited: Whether limits apply to each result.
+        ignore_bugs: Whether what checks found does not count.
     """
     sizes = Counter(result.method for result in results if result.bound is not None)
     shares: dict[int, float] = {}
@@ -310,13 +386,13 @@ def judged_together(
         if result.claim_test is not None and result.claim_test.p_value is not None:
             p_values[i] = result.claim_test.p_value
             # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
-            if limit is not None and limited[i]:
+            if max_proven is not None and limited[i]:
                 shares[i] /= 2
     rejected = holm(p_values, {i: shares[i] for i in p_values})
     judgments, total = [], 0.0
     for i, result in enumerate(results):
         bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
-        refuted, compared = i in rejected, False
+        refuted, compared, bugs = i in rejected, False, [] if ignore_bugs else result.bugs
         lower, delta, confidence = None, 0.0, None
         if bound is not None:
             # The bound at the significance that its share leaves, or else the strictest one that was stored.
@@ -325,7 +401,7 @@ def judged_together(
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
             significance, lower = max(fitting, default=min(levels))
             delta, confidence = bound.delta, 1 - significance
-            compared = limited[i] and limit is not None
+            compared = limited[i] and max_proven is not None
             if p_value is not None:
                 total += shares[i]
             else:
@@ -338,7 +414,7 @@ def judged_together(
             # What is refuted by itself, but not among all the others, is suspicious.
             exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
             detects_half=result.verdict is Verdict.NOT_REFUTED,
-            bugs=result.bugs,
+            bugs=bugs,
         )
         tested = lower is not None and claimed is not None and claimed < math.inf
         judgments.append(
@@ -350,7 +426,9 @@ def judged_together(
                 claim=claimed,
                 p_value=p_value,
                 verdict=verdict,
-                over_limit=compared and lower is not None and limit is not None and lower > limit,
+                bugs=bugs,
+                over_claimed=limited[i] and claimed is not None and max_claimed is not None and claimed > max_claimed,
+                over_limit=compared and lower is not None and max_proven is not None and lower > max_proven,
                 limit_applies=limited[i],
                 checked=tested or compared or verdict is Verdict.REFUTED,
             )
