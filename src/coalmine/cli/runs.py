@@ -25,13 +25,13 @@ def demo(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
+    """Audit a training on bundled data in three ways, then the same training with a bug (half a minute)."""
     from coalmine.runs.settings import demo_settings
 
-    _run(demo_settings("demo", seed), out, quiet, as_json)
+    _run(demo_settings(seed), out, quiet, as_json)
     if not as_json:  # which prints one object, of one run
-        console.print_sentence("Now a training whose mechanism forgets to add noise to one tensor:")
-        _run(demo_settings("demo-bug", seed), out.with_name(f"{out.name}-bug"), quiet, as_json)
+        console.print_sentence("Now the same training, but its mechanism forgets to add noise to one tensor:")
+        _run(demo_settings(seed, bug=True), out.with_name(f"{out.name}-bug"), quiet, as_json)
 
 
 def init(
@@ -119,15 +119,17 @@ def sweep(
     # The files of finished runs stay where they are: nothing but the command is needed to go on.
     with console.working("the same command continues", kept=file, timeout=timeout, quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
+    # The runs took long, so what they show is printed before anything is drawn.
+    if as_json:
+        console.print_json(results_to_dict([], sweep=swept.to_dict()))
+    else:
+        console.print_table(swept.table)
+        console.print_sentence(swept.sentence)
     with console.busy("drawing"):
         figure = swept.plot()
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
-    if as_json:
-        console.print_json(results_to_dict([], sweep=swept.to_dict()))
-        return
-    console.print_table(swept.table)
-    console.print_sentence(swept.sentence)
-    console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+    if not as_json:
+        console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
 
 
 def log(
@@ -285,14 +287,26 @@ def compare(
     directories: Annotated[
         list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
     ],
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Pool runs, such as seeds, with the same value of this setting. Repeatable."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
-    from coalmine.runs.comparison import compare as compare_all
+    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise.
 
-    comparison = compare_all(directories)
+    With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
+    """
+    from coalmine.runs import comparison as comparing
+
+    comparison: comparing.Comparison | comparing.GroupedComparison
+    if group_by:
+        groups = comparing.groups_by_setting(directories, group_by)
+        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
+    else:
+        comparison = comparing.compare(directories)
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
