@@ -151,8 +151,6 @@ def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():
 def test_rates_above_the_requested_one_are_stated_and_never_above_one():
     half_stored = judge([result(stricter=()), result(view="final")])
     assert half_stored.false_alarm_rate == pytest.approx(0.075)
-    assert "above the requested 5%" in half_stored.sentence
-    assert "above the requested" not in judge([result(), result(view="final")]).sentence
     many = judge([result(view=f"every:{k}", stricter=()) for k in range(2, 32)])
     assert many.false_alarm_rate == pytest.approx(1.5)
     assert many.to_dict()["false_alarm_rate"] == 1.0
@@ -206,7 +204,6 @@ def test_dictionaries_have_every_field():
         "p_value": 0.2,
         "claim": 8.0,
         "verdict": "suspicious",  # by its bound
-        "over_claimed": False,
         "over_limit": True,
         "checked": True,
     }

@@ -149,8 +149,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     gate = judge(
         found.results,
         methods=named,
-        max_claimed=max_epsilon,
-        max_proven=max_epsilon,
+        max_epsilon=max_epsilon,
         confidence=confidence,
         objections=[] if max_epsilon is None else objections(finished.methods),  # without a limit, it only reports
         allow=values["allow"],
@@ -242,7 +241,7 @@ def estimate(
     Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
-    from coalmine.results.gate import NO_MECHANISM, judge
+    from coalmine.results.gate import judge
     from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
@@ -283,8 +282,7 @@ def estimate(
         **fields,
     )
     # The same gate as of a run, so that --max-epsilon means the same everywhere.
-    # Scores alone have no mechanism.
-    gate = judge([result], max_claimed=max_epsilon, max_proven=max_epsilon, confidence=confidence, allow=[NO_MECHANISM])
+    gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:

@@ -187,14 +187,9 @@ def print_sentence(text: str | None) -> None:
 
 
 def print_alarm(text: str) -> None:
-    """Print a sentence in red, if that is a terminal."""
-    from rich.console import Console
-
+    """Print a sentence on a line of its own, in red if this is a terminal; nothing if it is empty."""
     if text:
-        say("")
-        Console(soft_wrap=not sys.stdout.isatty()).print(
-            printable(text), style="bold red", markup=False, highlight=False
-        )
+        typer.secho(f"\n{printable(text)}", fg="red", bold=True)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:

@@ -61,8 +61,7 @@ class Judgment:
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
         bugs: The findings that stop the gate.
-        over_claimed: Whether the claim exceeds the limit on claims.
-        over_limit: Whether the bound exceeds the limit on bounds.
+        over_limit: Which limit the claim or the bound exceeds, in words; empty if none.
         limit_applies: Whether limits are about this result's unit.
         checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
@@ -75,8 +74,7 @@ class Judgment:
     p_value: float | None
     verdict: Verdict
     bugs: Sequence[Finding]
-    over_claimed: bool
-    over_limit: bool
+    over_limit: str
     limit_applies: bool
     checked: bool
 
@@ -93,7 +91,6 @@ class Gate:
         max_claimed: The largest claimed ε allowed, or None.
         max_proven: The largest lower bound allowed, or None.
         false_alarm_rate: How often a gate like this stops a mechanism that keeps within limits and claims, at most.
-        requested_rate: The false-alarm rate that was asked for.
         objections: What stops the gate besides results.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
     """
@@ -105,7 +102,6 @@ class Gate:
     max_claimed: float | None
     max_proven: float | None
     false_alarm_rate: float
-    requested_rate: float
     objections: Sequence[Objection] = ()
     strict: bool = False
 
@@ -122,18 +118,15 @@ class Gate:
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
-        proven = f"ε ≥ {_short(judgment.bound)} at δ = {judgment.delta:g}"
         if judgment.over_limit:
-            return f"{proven}, above the limit of {_short(self.max_proven)}"
+            return judgment.over_limit
         if judgment.bugs:
             return " ".join(map(str, judgment.bugs)).rstrip(".")
-        if judgment.over_claimed:
-            return f"the claimed ε is {_short(judgment.claim)}, above the limit of {_short(self.max_claimed)}"
         if judgment.verdict is not Verdict.REFUTED:
             return f"{judgment.verdict.value}, and the gate is strict"
         test = judgment.result.claim_test
         if judgment.p_value is None or test is None:
-            return f"{proven} refutes the claim of {_short(judgment.claim)}"
+            return f"{_proven(judgment.bound, judgment.delta)} refutes the claim of {_short(judgment.claim)}"
         noise = summary.noise_sentence(test).strip().rstrip(".")
         refuted = f"the claim of ε = {_short(judgment.claim)} is refuted, {summary.p_value_text(judgment.p_value)}"
         return f"{refuted}. {noise}" if noise else refuted
@@ -159,9 +152,6 @@ class Gate:
         if any(judgment.result.checks for judgment in self.judgments):
             rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
         parts.append(f"{rate}.")
-        if self.false_alarm_rate > self.requested_rate * _ROUNDING:
-            above = f"That is above the requested {100 * self.requested_rate:.3g}%"
-            parts.append(f"{above}, because this run did not store bounds at a high enough confidence.")
         return " ".join(parts)
 
     def _passed(self) -> list[str]:
@@ -206,8 +196,8 @@ class Gate:
                 remark = f"not checked: {reason}" if reason else "not checked"
             if judgment.bugs:
                 remark = "a check found a bug"
-            if judgment.over_claimed or judgment.over_limit:
-                remark = "ABOVE THE LIMIT" if judgment.over_limit else "CLAIM ABOVE THE LIMIT"
+            if judgment.over_limit:
+                remark = "ABOVE THE LIMIT"
             result, confidence, p_value = judgment.result, judgment.confidence, judgment.p_value
             rows.append(
                 [
@@ -231,7 +221,8 @@ class Gate:
             result, verdict = judgment.result, judgment.verdict.value
             about = {"method": result.method, "view": result.label, "unit": result.unit.name}
             numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
-            tested = {name: getattr(judgment, name) for name in ("confidence", "over_claimed", "over_limit", "checked")}
+            tested = {"confidence": judgment.confidence, "checked": judgment.checked}
+            tested["over_limit"] = bool(judgment.over_limit)
             judgments.append({**about, **numbers, "verdict": verdict, **tested})
         return {
             "failed": self.failed,
@@ -248,6 +239,7 @@ class Gate:
 def judge(
     results: Sequence[Result],
     *,
+    max_epsilon: float | None = None,
     max_claimed: float | None = None,
     max_proven: float | None = None,
     methods: Sequence[str] = (),
@@ -264,6 +256,7 @@ def judge(
 
     Args:
         results: The results of a run, an audit or a score file.
+        max_epsilon: Largest ε allowed, claimed and proven, unless one of the next two says otherwise.
         max_claimed: Largest claimed ε allowed.
         max_proven: Largest lower bound allowed.
         methods: Only these methods.
@@ -276,131 +269,43 @@ def judge(
     Raises:
         InputError: If a method, view or name is unknown, or a limit or the confidence is out of range.
     """
+    max_claimed = max_epsilon if max_claimed is None else max_claimed
+    max_proven = max_epsilon if max_proven is None else max_proven
     for limit in (max_claimed, max_proven):
         if limit is not None:
-            check_nonnegative("max-epsilon (or max-claimed, max-proven)", limit)
+            check_nonnegative("max-epsilon", limit)
     for name in allow:
         if name not in ALLOWABLE:
             raise InputError(f"--allow: unknown name {name!r}. {did_you_mean(name, ALLOWABLE)}")
     requested = 1 - check_confidence(confidence)
-    chosen = list(results)
-    for kind, names in (("method", methods), ("view", views)):
-        available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
-        for name in names:
-            if name not in available:
-                raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
-        if names:
-            chosen = [result for result in chosen if getattr(result, kind) in names]
-    if not chosen:
-        raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
+    chosen = _chosen(results, methods, views)
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
-    judgments, rate = judged_together(
-        chosen,
-        rate=requested,
-        max_claimed=max_claimed,
-        max_proven=max_proven,
-        limited=limited,
-        ignore_bugs=FINDINGS in allow,
-    )
-    failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
-    doubtful = []
-    for judgment in judgments:
-        if judgment.checked and judgment not in failures and _stops(judgment, judgments, strict=True):
-            doubtful.append(judgment)
-    unchecked = ""
-    bounded = [judgment for judgment in judgments if judgment.bound is not None]
-    claimed = [judgment for judgment in judgments if judgment.claim is not None]
-    # A missing claim is an objection by itself, which may be allowed.
-    may_lack_claim = NO_MECHANISM in {*allow, *(objection.name for objection in objections)}
-    for limit, compared, what in ((max_claimed, claimed, "claim"), (max_proven, bounded, "lower bound")):
-        if limit is None or (what == "claim" and not claimed and may_lack_claim):
-            continue
-        if not any(judgment.limit_applies for judgment in compared):
-            reason = f"no result has a {what}"
-            if compared:
-                reason = "it applies to none of these units. Name one with --method or --view to compare it"
-            unchecked = f"the limit of {_short(limit)} was compared with nothing: {reason}"
-    if not unchecked and strict and not any(judgment.checked for judgment in judgments):
-        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
-    return Gate(
-        judgments=judgments,
-        failures=failures,
-        doubtful=doubtful,
-        unchecked=unchecked,
-        max_claimed=max_claimed,
-        max_proven=max_proven,
-        false_alarm_rate=rate,
-        requested_rate=requested,
-        objections=[o for o in objections if o.name not in allow and {r.method for r in chosen} & {*o.methods}],
-        strict=strict,
-    )
-
-
-def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> bool:
-    """Whether a result stops the gate.
-
-    A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the same
-    claim with enough power.
-    """
-    if judgment.over_claimed or judgment.over_limit or judgment.bugs or judgment.verdict is Verdict.REFUTED:
-        return True
-    if not strict or judgment.verdict not in (Verdict.SUSPICIOUS, Verdict.TOO_WEAK):
-        return False
-    about = (judgment.result.unit, judgment.result.training, judgment.result.claimed)
-    same_claim = []
-    for other in judgments:
-        if (other.result.unit, other.result.training, other.result.claimed) == about:
-            same_claim.append(other)
-    if judgment.verdict is Verdict.TOO_WEAK:
-        return all(other.verdict is not Verdict.NOT_REFUTED for other in same_claim)
-    return judgment.bound is not None or all(other.bound is None for other in same_claim)
-
-
-def judged_together(
-    results: Sequence[Result],
-    *,
-    rate: float,
-    max_claimed: float | None,
-    max_proven: float | None,
-    limited: Sequence[bool],
-    ignore_bugs: bool,
-) -> tuple[list[Judgment], float]:
-    """Return a judgment of each result, and the false-alarm rate of all of them together.
-
-    Args:
-        results: The results.
-        rate: The false-alarm rate to share. The returned one is larger where no bound was stored at a high enough
-            confidence.
-        max_claimed: The largest claimed ε allowed, or None.
-        max_proven: The largest lower bound allowed, or None.
-        limited: Whether limits apply to each result.
-        ignore_bugs: Whether what checks found does not count.
-    """
-    sizes = Counter(result.method for result in results if result.bound is not None)
+    sizes = Counter(result.method for result in chosen if result.bound is not None)
     shares: dict[int, float] = {}
     p_values: dict[int, float] = {}
-    for i, result in enumerate(results):
+    for i, result in enumerate(chosen):
         if result.bound is None:
             continue
-        shares[i] = rate / (len(sizes) * sizes[result.method])
+        shares[i] = requested / (len(sizes) * sizes[result.method])
         if result.claim_test is not None and result.claim_test.p_value is not None:
             p_values[i] = result.claim_test.p_value
             # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
             if max_proven is not None and limited[i]:
                 shares[i] /= 2
     rejected = holm(p_values, {i: shares[i] for i in p_values})
-    judgments, total = [], 0.0
-    for i, result in enumerate(results):
+    judgments: list[Judgment] = []
+    total = 0.0
+    for i, result in enumerate(chosen):
         bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
-        refuted, compared, bugs = i in rejected, False, [] if ignore_bugs else result.bugs
-        lower, delta, confidence = None, 0.0, None
+        refuted, compared, over_limit, bugs = i in rejected, False, "", [] if FINDINGS in allow else result.bugs
+        lower, delta, level = None, 0.0, None
         if bound is not None:
             # The bound at the significance that its share leaves, or else the strictest one that was stored.
             levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
-            levels += [(1 - level, stricter) for level, stricter in bound.stricter]
+            levels += [(1 - stricter, epsilon) for stricter, epsilon in bound.stricter]
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
             significance, lower = max(fitting, default=min(levels))
-            delta, confidence = bound.delta, 1 - significance
+            delta, level = bound.delta, 1 - significance
             compared = limited[i] and max_proven is not None
             if p_value is not None:
                 total += shares[i]
@@ -416,24 +321,93 @@ def judged_together(
             detects_half=result.verdict is Verdict.NOT_REFUTED,
             bugs=bugs,
         )
+        if limited[i] and claimed is not None and max_claimed is not None and claimed > max_claimed:
+            over_limit = f"the claimed ε is {_short(claimed)}, above the limit of {_short(max_claimed)}"
+        if compared and lower is not None and max_proven is not None and lower > max_proven:
+            over_limit = f"{_proven(lower, delta)}, above the limit of {_short(max_proven)}"
         tested = lower is not None and claimed is not None and claimed < math.inf
         judgments.append(
             Judgment(
                 result=result,
                 bound=lower,
                 delta=delta,
-                confidence=confidence,
+                confidence=level,
                 claim=claimed,
                 p_value=p_value,
                 verdict=verdict,
                 bugs=bugs,
-                over_claimed=limited[i] and claimed is not None and max_claimed is not None and claimed > max_claimed,
-                over_limit=compared and lower is not None and max_proven is not None and lower > max_proven,
+                over_limit=over_limit,
                 limit_applies=limited[i],
                 checked=tested or compared or verdict is Verdict.REFUTED,
             )
         )
-    return judgments, total
+    failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
+    doubtful = []
+    for judgment in judgments:
+        if judgment.checked and judgment not in failures and _stops(judgment, judgments, strict=True):
+            doubtful.append(judgment)
+    unchecked = _compared_with_nothing(judgments, max_claimed, max_proven)
+    if not unchecked and strict and not any(judgment.checked for judgment in judgments):
+        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
+    return Gate(
+        judgments=judgments,
+        failures=failures,
+        doubtful=doubtful,
+        unchecked=unchecked,
+        max_claimed=max_claimed,
+        max_proven=max_proven,
+        false_alarm_rate=total,
+        objections=[o for o in objections if o.name not in allow and {r.method for r in chosen} & {*o.methods}],
+        strict=strict,
+    )
+
+
+def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[str]) -> list[Result]:
+    """Return the results of these methods and views; all if none are named."""
+    chosen = list(results)
+    for kind, names in (("method", methods), ("view", views)):
+        available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
+        for name in names:
+            if name not in available:
+                raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
+        if names:
+            chosen = [result for result in chosen if getattr(result, kind) in names]
+    if not chosen:
+        raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
+    return chosen
+
+
+def _compared_with_nothing(judgments: Sequence[Judgment], max_claimed: float | None, max_proven: float | None) -> str:
+    """Say which limit applies to nothing; empty if none. A missing claim is an objection by itself."""
+    claims = [judgment for judgment in judgments if judgment.claim is not None]
+    bounds = [judgment for judgment in judgments if judgment.bound is not None]
+    for limit, compared in ((max_proven, bounds), (max_claimed, claims or bounds)):
+        if limit is not None and not any(judgment.limit_applies for judgment in compared):
+            reason = "no result has a lower bound"
+            if compared:
+                reason = "it applies to none of these units. Name one with --method or --view to compare it"
+            return f"the limit of {_short(limit)} was compared with nothing: {reason}"
+    return ""
+
+
+def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> bool:
+    """Whether a result stops the gate.
+
+    A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the same
+    claim with enough power.
+    """
+    if judgment.over_limit or judgment.bugs or judgment.verdict is Verdict.REFUTED:
+        return True
+    if not strict or judgment.verdict not in (Verdict.SUSPICIOUS, Verdict.TOO_WEAK):
+        return False
+    about = (judgment.result.unit, judgment.result.training, judgment.result.claimed)
+    same_claim = []
+    for other in judgments:
+        if (other.result.unit, other.result.training, other.result.claimed) == about:
+            same_claim.append(other)
+    if judgment.verdict is Verdict.TOO_WEAK:
+        return all(other.verdict is not Verdict.NOT_REFUTED for other in same_claim)
+    return judgment.bound is not None or all(other.bound is None for other in same_claim)
 
 
 def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]:
@@ -447,6 +421,11 @@ def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]
         refuted.add(smallest)
         del left[smallest]
     return refuted
+
+
+def _proven(bound: float | None, delta: float) -> str:
+    """Say what a lower bound shows."""
+    return f"ε ≥ {_short(bound)} at δ = {delta:g}"
 
 
 def _short(value: float | None, digits: str = ".4g") -> str:
