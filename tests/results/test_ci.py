@@ -182,8 +182,13 @@ def test_the_action_passes_and_fails_as_the_gate_does(program):
     failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
     assert failing.returncode == 1, failing.stderr
     assert "::error title=one-shot%2C updates::ε ≥" in failing.stdout
+    unclaimed = directory(program / "unclaimed", result(claim=None))
+    assert act(check, {"directory": str(unclaimed), "max-proven": "5"}).returncode == 1
+    assert (
+        act(check, {"directory": str(unclaimed), "max-proven": "5", "allow": "no-mechanism findings"}).returncode == 0
+    )
     written = (program / "summary.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed"]
+    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed", "failed", "passed"]
     assert not list(program.rglob("hacked"))
 
 

@@ -205,7 +205,7 @@ def test_the_verdict_is_json_with_every_character_escaped(tmp_path, run):
     results = result(view=odd, bound=3.0), result(view="updates", bound=0.5), result(view="empty").to_dict()
     results[2]["estimates"] = []
     directory(tmp_path / "run", *results)
-    code, out, _ = run("check", str(tmp_path / "run"), "--max-epsilon", "2", "--json")
+    code, out, _ = run("check", str(tmp_path / "run"), "--max-proven", "2", "--json")
     assert code == 1
     judgments = json.loads(out)["gate"]["judgments"]
     assert [j["over_limit"] for j in judgments] == [True, False, False]

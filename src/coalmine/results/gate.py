@@ -269,8 +269,7 @@ def judge(
     Raises:
         InputError: If a method, view or name is unknown, or a limit or the confidence is out of range.
     """
-    max_claimed = max_epsilon if max_claimed is None else max_claimed
-    max_proven = max_epsilon if max_proven is None else max_proven
+    max_claimed, max_proven = (max_epsilon if limit is None else limit for limit in (max_claimed, max_proven))
     for limit in (max_claimed, max_proven):
         if limit is not None:
             check_nonnegative("max-epsilon", limit)
@@ -342,10 +341,7 @@ def judge(
             )
         )
     failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
-    doubtful = []
-    for judgment in judgments:
-        if judgment.checked and judgment not in failures and _stops(judgment, judgments, strict=True):
-            doubtful.append(judgment)
+    doubtful = [j for j in judgments if j.checked and j not in failures and _stops(j, judgments, strict=True)]
     unchecked = _compared_with_nothing(judgments, max_claimed, max_proven)
     if not unchecked and strict and not any(judgment.checked for judgment in judgments):
         unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
