@@ -226,3 +226,13 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_stacked(monkeypatch, colum
     assert (f"view {cells['view']}" in lines) == (columns == 80)
     assert max(map(len, lines)) <= columns
     assert all(cell in " ".join(lines) for cell in cells.values() if cell != "-")
+
+
+def test_a_run_that_refutes_its_claim_ends_with_1_and_everything_written(tmp_path, run):
+    (tmp_path / "silent.py").write_text("def release(total):\n    return total\n")
+    settings = f'[mechanism]\nfunction = "{tmp_path}/silent.py:release"\nclaim = 1.0\ndim = 100\n'
+    (tmp_path / "audit.toml").write_text(settings)
+    code, out, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert (code, "refuted" in out, err.startswith("coalmine: mechanism")) == (1, True, True)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert run("resume", tmp_path / "run", "--quiet")[0] == 1

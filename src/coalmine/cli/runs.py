@@ -14,6 +14,9 @@ from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coalmine.results.result import Result
     from coalmine.runs.settings import RunSettings
 
 SettingsFile = Annotated[Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.")]
@@ -67,29 +70,35 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train with all audits of a settings file, in a resumable run directory.
+    """Train with all audits of a settings file, in a resumable run directory; exit code 1 if a claim is refuted.
 
     If the directory already holds this run, it continues.
     """
+    from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
     from coalmine.runs.settings import read_run
 
     directory = out or RUNS / file.stem
-    _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    results = _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
         write_index(directory.parent)
+    if results:  # last, since everything is written all the same
+        console.exit_if_failed(judge(results))
 
 
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
+    from coalmine.results.gate import judge
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()  # raises unless this is a directory of coalmine's own
-    _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
+    results = _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
+    if results:
+        console.exit_if_failed(judge(results))
 
 
 def sweep(
@@ -334,8 +343,8 @@ def compare(
 
 def _run(
     settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
-) -> None:
-    """Run, print a summary of all methods, and draw the report."""
+) -> Sequence[Result]:
+    """Run, print a summary of all methods, draw the report, and return the results."""
     from coalmine.integrations.tracking import log_run, tracker
     from coalmine.results.summary import finding_sentences
     from coalmine.results.tables import Table
@@ -358,6 +367,7 @@ def _run(
         found = "; ".join(objection.sentence for objection in objections(finished.methods))
         console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")
     draw(out, as_json)
+    return finished.results
 
 
 def draw(directory: Path, as_json: bool) -> None:
