@@ -155,7 +155,7 @@ def log(
 
     with tracker(to, where=where, project=project, name=name or directory.resolve().name) as tracked:
         log_run(directory, tracked)
-    console.say(f"{directory} is logged to {to}")
+    console.say(f"{directory} is logged to {to}: {tracked.place}")
 
 
 # Finished runs
@@ -367,6 +367,8 @@ def _run(
         found = "; ".join(objection.sentence for objection in objections(finished.methods))
         console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")
     draw(out, as_json)
+    if tracked is not None and not as_json:
+        console.say(f"logged to {track}: {tracked.place}")
     return finished.results
 
 
