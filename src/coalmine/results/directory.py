@@ -77,8 +77,23 @@ class RunDirectory:
             # A killed process may have left files half written.
             for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
                 path.unlink(missing_ok=True)
-            self._check_settings(config)
-            if not self.exists:
+            if self.exists:
+                self.about()
+                # What the result depends on; another device changes it by rounding only.
+                others = ("workers = ", "checkpoint_every = ", "device = ")
+                theirs, ours = (
+                    [line for line in text.splitlines() if not line.startswith(others)]
+                    for text in (self.config, config)
+                )
+                for differs, other in zip_longest(theirs, ours, fillvalue="nothing"):
+                    if differs != other:
+                        raise InputError(
+                            f"{self.path} holds a run with other settings ({differs} there, {other} here): choose "
+                            "another directory"
+                        )
+            elif (self.path / RESULT).exists():
+                raise InputError(f"{self.path} holds {RESULT}, which belongs to no run: choose another directory")
+            else:
                 write_text(self.path / CONFIG, config)
             self._state("running")
             try:
@@ -95,31 +110,6 @@ class RunDirectory:
                     self._state("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{error}"[:2000])
                 raise
             self._state("done")
-
-    def _check_settings(self, config: str) -> None:
-        """Refuse a directory that holds a run with other settings, or files that belong to no run."""
-        if self.exists:
-            self.about()
-            # What the result depends on; another device changes it by rounding only.
-            others = ("workers = ", "checkpoint_every = ", "device = ")
-            theirs, ours = (
-                [line for line in text.splitlines() if not line.startswith(others)] for text in (self.config, config)
-            )
-            for differs, other in zip_longest(theirs, ours, fillvalue="nothing"):
-                if differs != other:
-                    raise InputError(
-                        f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another "
-                        "directory"
-                    )
-            return
-        taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
-            taken.append(CONFIG)
-        if taken:
-            raise InputError(
-                f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "
-                "directory"
-            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
