@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -34,11 +35,11 @@ CONFIG, _LOCK = "config.toml", ".lock"
 _PATIENCE = 0.5  # seconds; other processes hold the lock briefly, to ask whether the directory is in use
 
 
+@dataclass(frozen=True)
 class RunDirectory:
     """The directory of one run. `claimed` opens it for writing."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    path: Path
 
     @property
     def exists(self) -> bool:
@@ -91,9 +92,12 @@ class RunDirectory:
                             f"{self.path} holds a run with other settings ({differs} there, {other} here): choose "
                             "another directory"
                         )
-            elif (self.path / RESULT).exists():
-                raise InputError(f"{self.path} holds {RESULT}, which belongs to no run: choose another directory")
             else:
+                taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
+                if (self.path / CONFIG).exists() and self.config != config:  # the same: a run killed at its start
+                    taken.append(CONFIG)
+                for name in taken:
+                    raise InputError(f"{self.path} holds {name}, which belongs to no run: choose another directory")
                 write_text(self.path / CONFIG, config)
             self._state("running")
             try:

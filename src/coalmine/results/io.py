@@ -268,7 +268,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: boo
     if not (directory / RESULT).is_file():
         if not is_run:
             raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
-        state, message = RunDirectory(path).standing()
+        state, message = RunDirectory(directory).standing()
         advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
         reason = ": ".join(filter(None, [state, message]))
         raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError, Terminated, check_kind
-from coalmine.files import read_json, write_json
+from coalmine.files import read_json, read_text, write_json
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.parallel import single_thread
@@ -38,7 +38,7 @@ from coalmine.results.io import (
     write_scores,
 )
 from coalmine.results.result import MethodResults, Results
-from coalmine.runs.settings import TRAINING, RunSettings, read_run
+from coalmine.runs.settings import TRAINING, RunSettings, run_from_text
 
 if TYPE_CHECKING:
     from coalmine.simulation.data import Splits
@@ -93,11 +93,11 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
     if not isinstance(settings, RunSettings):
         path = Path(settings)
-        settings, out = read_run(path), out or RUNS / path.stem
+        settings, out = run_from_text(read_text(path), str(path)), out or RUNS / path.stem
     # Every run has a directory, if only until it ends. The lock is held for the whole run, and its state is recorded
     # however the run ends.
     with stopping_on_sigterm(), TemporaryDirectory(prefix="coalmine-") as scratch:
-        directory = RunDirectory(out or scratch)
+        directory = RunDirectory(Path(out or scratch))
         with directory.claimed(settings.to_toml()):
             if (directory.path / MANIFEST).is_file():
                 check_manifest(directory.path)  # a finished run is read, not computed again
