@@ -74,12 +74,14 @@ def run(
 
     If the directory already holds this run, it continues.
     """
+    from coalmine.files import read_text
     from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
-    from coalmine.runs.settings import read_run
+    from coalmine.runs.settings import run_from_text
 
     directory = out or RUNS / file.stem
-    results = _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    settings_of_run = run_from_text(read_text(file), str(file), settings or [])
+    results = _run(settings_of_run, directory, quiet, as_json, timeout, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
