@@ -272,7 +272,7 @@ def subsampled(rng, n, member, q=0.3, sigma=0.8):
     return rng.normal(0, sigma, n) + (member * (rng.random(n) < q))
 
 
-def likelihood_of_rounds(rng, n, member, q=0.1, sigma=0.6, rounds=10):
+def of_rounds(rng, n, member, q=0.1, sigma=0.6, rounds=10):
     sums = rng.normal(0, sigma, (n, rounds)) + member * (rng.random((n, rounds)) < q)
     return np.log(1 - q + q * np.exp((sums - 0.5) / sigma**2)).sum(axis=1)
 
@@ -289,10 +289,10 @@ CASES = {
         SAMPLED.curve(), lambda rng, n: -subsampled(rng, n, 0), lambda rng, n: -subsampled(rng, n, 1)
     ),
     "rounds, added": (
-        SAMPLED_ROUNDS.curve(), lambda rng, n: likelihood_of_rounds(rng, n, 1), lambda rng, n: likelihood_of_rounds(rng, n, 0)
+        SAMPLED_ROUNDS.curve(), lambda rng, n: of_rounds(rng, n, 1), lambda rng, n: of_rounds(rng, n, 0)
     ),
     "rounds, removed": (
-        SAMPLED_ROUNDS.curve(), lambda rng, n: -likelihood_of_rounds(rng, n, 0), lambda rng, n: -likelihood_of_rounds(rng, n, 1)
+        SAMPLED_ROUNDS.curve(), lambda rng, n: -of_rounds(rng, n, 0), lambda rng, n: -of_rounds(rng, n, 1)
     ),
     "Laplace": (ApproximateDP(1.0, 0.0), lambda rng, n: laplace(rng, n, 1), lambda rng, n: laplace(rng, n, 0)),
     "randomized response": (
