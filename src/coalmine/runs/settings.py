@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from coalmine.config import SettingError, Settings, line_of, settings_from_mapping, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
-from coalmine.files import parse_toml, read_text
+from coalmine.files import parse_toml
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.simulation.settings import TrainingSettings
@@ -109,21 +108,17 @@ def table_types(present: Collection[str] = ()) -> dict[str, type[Settings]]:
     return {"run": RunOptions, **trainings, **methods}
 
 
-def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """Read the settings of a run from a TOML file.
+def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
+    """Read the settings of a run from TOML text.
 
     Args:
-        path: The file.
+        text: The text of the file.
+        source: Where it came from, for error messages.
         overrides: Texts ``table.key=value`` that replace settings of the file.
 
     Raises:
         InputError: If something is wrong, with the file and line.
     """
-    return run_from_text(read_text(path), str(path), overrides)
-
-
-def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
-    """Read the settings of a run from TOML text that came from ``source``, as `read_run` does."""
     content = parse_toml(text, source)
     changes = texts_to_mapping(overrides)
     types = table_types()
@@ -195,7 +190,7 @@ PRESETS = ("digits", "text", "images", "local", "all")
 
 
 def preset_text(name: str) -> str:
-    """Return the settings file of a preset or a demo, as it ships with the package."""
+    """Return the settings file of a preset or of the demo, as it ships with the package."""
     return (resources.files("coalmine.runs") / "files" / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -209,17 +204,18 @@ def from_preset(name: str) -> str:
     return _written(parse_toml(preset_text(name), name), about(name))
 
 
-def demo_settings(name: str, seed: int) -> RunSettings:
-    """Return the settings of a demo.
+def demo_settings(seed: int, *, bug: bool = False) -> RunSettings:
+    """Return the settings of the demo: a small training on bundled data, audited in three ways.
 
     Args:
-        name: ``"demo"`` for two small training runs on bundled data, audited by five methods in a minute;
-            ``"demo-bug"`` for a training with a bug, audited by one.
         seed: Seed of everything that has one.
+        bug: Whether its mechanism forgets to add noise to one tensor.
     """
-    text, types = preset_text(name), table_types()
-    seeds = [f"{table}.seed={seed}" for table in parse_toml(text, name) if "seed" in types[table].model_fields]
-    return run_from_text(text, f"the {name}", seeds)
+    text, types = preset_text("demo"), table_types()
+    changes = [f"{table}.seed={seed}" for table in parse_toml(text, "demo") if "seed" in types[table].model_fields]
+    if bug:
+        changes += ["training.bug=bare:1.bias", "run.title=coalmine demo: the same training with a bug"]
+    return run_from_text(text, "the demo", changes)
 
 
 def for_methods(names: Sequence[str]) -> str:

@@ -149,6 +149,26 @@ class PlantedCanaries(Contribution):
         total: Vector = self.canaries.total(self.members, self.kind.device) * self.norm
         return total
 
+    @property
+    def tensors(self) -> dict[str, AnyVector]:
+        """``total`` by the names of the model's tensors and in their shapes; parts of it, not copies.
+
+        Raises:
+            InputError: If the audit knows only the number of parameters.
+
+        Example:
+            >>> from torch import nn
+            >>> from coalmine import OneShot
+            >>> audit = OneShot(nn.Linear(20, 10), rounds=5, canaries=10)
+            >>> {name: tuple(part.shape) for name, part in audit.plant(0, clip_norm=1.0).tensors.items()}
+            {'weight': (10, 20), 'bias': (10,)}
+        """
+        layers = self.canaries.layers
+        if layers is None:
+            raise InputError("the audit knows only the number of parameters: give it the module, OneShot(model, …)")
+        parts = zip(layers.shapes.items(), layers.starts, layers.ends, strict=True)
+        return {name: self.total[start:end].reshape(tuple(shape)) for (name, shape), start, end in parts}
+
     def each(self, norm: float | None = None) -> Iterator[AnyVector]:
         """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
 
