@@ -121,7 +121,7 @@ class Gate:
         if judgment.over_limit:
             return judgment.over_limit
         if judgment.bugs:
-            return " ".join(map(str, judgment.bugs)).rstrip(".")
+            return " ".join(cause.sentence for cause in summary.causes(judgment.bugs)).rstrip(".")
         if judgment.verdict is not Verdict.REFUTED:
             return f"{judgment.verdict.value}, and the gate is strict"
         test = judgment.result.claim_test

@@ -555,6 +555,7 @@ class OneShot(Audit):
         test, cautions = normality(inserted, "inserted")
         if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
+        self._checks.clips_canaries = self._canaries.overlong
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
         check_terms, check_arrays = self._checks.stored()
