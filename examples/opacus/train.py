@@ -81,7 +81,7 @@ def report(results: list[Result], opacus_epsilon: float, accuracy: float) -> Non
         row = "".join(f"{figure:>{width}.3f}" for figure, width in zip(figures, (9, 10, 10), strict=True))
         print(f"{f'{result.method} {result.view}':<24}{row}  {result.verdict}")
     for result in results:
-        for sentence in [*result.warnings, *([result.details["note"]] if "note" in result.details else [])]:
+        for sentence in result.warnings:
             print(f"note on {result.method} {result.view}: {sentence}")
 
 

@@ -161,6 +161,8 @@ class Gate:
             remark = ""
             if self.limit is not None and not judgment.limit_applies:
                 remark = "limit does not apply to this unit"
+                if not judgment.result.about_claim:
+                    remark = f"limit does not apply: the bound is about canaries {judgment.result.participation}"
             if not judgment.checked:
                 reason = "no lower bound" if judgment.bound is None else remark
                 remark = f"not checked: {reason}" if reason else "not checked"
@@ -218,7 +220,8 @@ def judge(
         results: The results of a run, an audit or a score file.
         max_epsilon: Largest ε allowed. It applies to units that are about one person or example and a whole release;
             a single round or a phrase shared by several users is compared only if named by ``methods`` or ``views``.
-            A limit that applies to no lower bound fails the gate.
+            A bound that is not about the claimed ε is never compared. A limit that applies to no lower bound fails the
+            gate.
         methods: Only these methods.
         views: Only these views.
         confidence: One minus the false-alarm rate of all judgments together.
@@ -240,7 +243,10 @@ def judge(
             chosen = [result for result in chosen if getattr(result, kind) in names]
     if not chosen:
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
-    limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
+    limited = []
+    for result in chosen:
+        named = result.method in methods or result.view in views
+        limited.append(result.about_claim and (named or result.unit.limited))
     judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
     failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
     doubtful = []
@@ -329,7 +335,7 @@ def judged_together(
             if p_value is not None:
                 total += shares[i]
             else:
-                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.tested)
             if p_value is None or compared:
                 total += significance
         verdict = verdict_on(

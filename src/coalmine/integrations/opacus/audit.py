@@ -123,11 +123,11 @@ class OpacusAudit:
     def results(
         self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
     ) -> list[Result]:
-        """Return ε of one example for each adversary after the training, compared with the claim that applies.
+        """Return ε of one example for each adversary after the training, beside the ε that Opacus reports.
 
-        Canaries that are sampled like examples are compared with the ε that Opacus reports; others, such as canaries in
-        every step, with coalmine's ε for the same noise. ``details["note"]`` says so in a sentence, and the metrics
-        ``opacus_epsilon`` and ``own_epsilon`` hold Opacus's ε and coalmine's ε of an example.
+        Canaries that are sampled like examples test that ε; others, such as canaries in every step, test the noise
+        behind it, as ``participation`` of the result says. The metrics ``opacus_epsilon`` and ``own_epsilon`` hold
+        Opacus's ε and coalmine's ε of an example.
 
         Args:
             delta: The δ to state ε at.
@@ -157,17 +157,8 @@ class OpacusAudit:
             result = audit.result(claim=claim, confidence=confidence, metrics=numbers)
             # A canary is an example here, and its rounds are steps.
             unit = {USER: EXAMPLE}.get(result.unit, result.unit)
-            details, config = dict(result.details), {**result.config, **engine}
-            # Canaries that are sampled like examples have Opacus's own claim, which needs no explanation.
-            if result.claim not in (None, claim) and math.isfinite(result.claim.epsilon):
-                details["note"] = (
-                    f"Opacus reports ε = {claim.epsilon:.4g} for an example drawn at random; the canaries take part "
-                    f"differently ({result.claim.sampling}, steps: {result.claim.rounds}), so their claim is "
-                    f"ε = {result.claim.epsilon:.4g}."
-                )
-            results.append(
-                replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config, details=details)
-            )
+            config = {**result.config, **engine}
+            results.append(replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config))
         return results
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
