@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## List the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
 
-demo: $(VENV)/.core ## Run five methods on bundled data, then find a bug; draw both reports (a minute)
+demo: $(VENV)/.core ## Audit a training on bundled data in three ways, then find a bug; draw both reports (half a minute)
 	$(BIN)/coalmine demo
 
 # One SuperLink and two SuperNodes of this machine; `make flower-demo ENGINE=simulation` for Ray.

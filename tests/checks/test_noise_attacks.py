@@ -15,7 +15,7 @@ from coalmine.checks.transcript import call_often, default_calls
 from coalmine.layers import Layers
 from coalmine.results.verdict import Check
 from coalmine.stats import sigma_gaussian
-from coalmine.stats.exact_tests import guess_seed
+from coalmine.stats.exact_tests import best_seed
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DIM, SIGMA = 600, sigma_gaussian(1.0, 1e-5)
@@ -433,7 +433,7 @@ def test_a_generator_that_is_seeded_once_is_no_finding():
     assert findings(added(lambda noise: noise)) == []
     record = call_often(added(lambda noise: noise), dim=DIM, calls=16, seed=0)
     shown = np.flatnonzero(record.known[0] & (record.inputs[0] == 0))
-    assert guess_seed(record.noise[0, shown], record.coordinates[shown])[0] == "numpy.random.default_rng(0)"
+    assert best_seed(record.noise[0, shown], record.coordinates[shown]).name == "numpy.random.default_rng(0)"
     assert noise_attacks._small_seeds(record, Layers({})) is None
 
 
@@ -441,6 +441,7 @@ def test_torch_seeds_are_guessed():
     import torch
 
     noise = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(17)).double().numpy()
-    guess = guess_seed(noise)
-    assert guess[0] == "torch.manual_seed(17)"
-    np.testing.assert_allclose(guess[1], noise[:64], rtol=1e-6)
+    guess = best_seed(noise)
+    assert guess.is_equal
+    assert guess.name == "torch.manual_seed(17)"
+    np.testing.assert_allclose(guess.noise, noise[: guess.noise.size], rtol=1e-6)

@@ -1,6 +1,7 @@
 """Exit codes, through processes as shells see them, and what the command line says on the way out."""
 
 import ast
+import io
 import json
 import re
 import signal
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 import coalmine.cli as package
+from coalmine.cli import console
 from coalmine.cli.console import printable
+from coalmine.results.tables import Table
 
 COALMINE = [sys.executable, "-m", "coalmine"]
 
@@ -198,3 +201,38 @@ def test_only_the_console_prints():
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = [call.id for call in calls if isinstance(call, ast.Name)]
         assert path.name == "console.py" or "print" not in names, path
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_table_that_is_too_wide_for_the_terminal_is_stacked(monkeypatch, columns):
+    """No cell is cut or broken: each row becomes a block of lines, without what is empty."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    for name, value in {"COLUMNS": columns, "TERM": "dumb", "NO_COLOR": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    cells = {
+        "view": "final-change",
+        "unit": "one user, whole training",
+        "bound": "-",
+        "why": "not checked: " + "x" * 50,
+    }
+    console.print_table(Table("a run", list(cells), [list(cells.values())]))
+    lines = [" ".join(line.split()) for line in terminal.getvalue().splitlines()]
+    assert (f"view {cells['view']}" in lines) == (columns == 80)
+    assert max(map(len, lines)) <= columns
+    assert all(cell in " ".join(lines) for cell in cells.values() if cell != "-")
+
+
+def test_a_run_that_refutes_its_claim_ends_with_1_and_everything_written(tmp_path, run):
+    (tmp_path / "silent.py").write_text("def release(total):\n    return total\n")
+    settings = f'[mechanism]\nfunction = "{tmp_path}/silent.py:release"\nclaim = 1.0\ndim = 100\n'
+    (tmp_path / "audit.toml").write_text(settings)
+    code, out, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert (code, "refuted" in out, err.startswith("coalmine: mechanism")) == (1, True, True)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert run("resume", tmp_path / "run", "--quiet")[0] == 1

@@ -19,6 +19,7 @@ def test_points_have_an_axis_that_suits_their_places():
     assert across(1, 100)["scale"]["type"] == "log"
     assert across(0, 100)["scale"]["type"] == "linear"
     assert across(5)["scale"]["type"] == "linear"
+    assert across(0.5, "none")["sort"] == ["0.5", "none"]  # an axis has values of one kind
     diagonal = [{"x": x, "claim": x} for x in (0.0, 4.0)]
     assert across(1, 4, claims=diagonal, square=True)["scale"]["domain"][1] > 4
 

@@ -1,11 +1,15 @@
 """``coalmine compare``: which differences are more than noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from coalmine.results.directory import RunDirectory
 from coalmine.results.io import read_run_directory
 from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, write_index
+from coalmine.stats import Scores
 from gate_runs import directory, measured, result
 
 
@@ -113,3 +117,52 @@ def test_another_delta_is_not_compared(tmp_path):
     other["estimates"][0]["delta"] = 1e-6
     runs = [read_run_directory(directory(tmp_path / name, r)) for name, r in (("a", result()), ("b", other))]
     assert "different δ" in compare(runs).rows[1].difference
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two settings with three seeds each."""
+    rng = np.random.default_rng(3)
+    paths = []
+    for noise, shift in (("1.0", 2.0), ("none", 1.0)):
+        for seed in range(3):
+            scores = rng.normal(shift, 1, 150), rng.normal(0, 1, 150)
+            config = f'[training]\nnoise = "{noise}"\nseed = {seed}\n'
+            path = tmp_path / f"{noise}-{seed}"
+            paths.append(
+                directory(path, measured("updates", *scores), config=config, scores={"one-shot-updates": scores})
+            )
+    return paths
+
+
+def test_groups_of_seeds_differ_by_welchs_interval(seeds):
+    compared = compare(seeds, groups=["a"] * 3 + ["b"] * 3)
+    one, other = (row.values("best_guess") for row in compared.rows)
+    interval = stats.ttest_ind(other, one, equal_var=False).confidence_interval()
+    expected = f"{other.mean() - one.mean():+.3g} ± {(interval.high - interval.low) / 2:.2g}"
+    assert [row.difference for row in compared.rows] == ["", expected]
+
+
+def test_runs_without_a_best_guess_are_compared_by_their_scores():
+    rng = np.random.default_rng(4)
+    runs = []
+    for _ in range(4):
+        scores = rng.normal(2, 1, 30), rng.normal(0, 1, 30)
+        runs.append(replace(measured("updates", *scores), scores=Scores(*scores)))
+    assert "separation of scores" in compare(runs, groups="aabb").rows[1].difference
+    assert "fewer than two runs" in compare(runs[:3], groups="aab").rows[1].difference
+
+
+def test_runs_are_pooled_by_a_setting_and_drawn(seeds, run, tmp_path):
+    figure = tmp_path / "figure.svg"
+    code, out, _ = run("compare", *map(str, seeds), "--group-by", "training.noise", "--figure", str(figure))
+    assert (code, "against 1.0" in out, "±" in out) == (0, True, True)
+    assert {"none", "claimed ε"} <= {text.strip() for text in figure.read_text().replace("<", ">").split(">")}
+
+
+@pytest.mark.parametrize(("setting", "message"), [("training.nose", "training.noise"), ("training.same", "all runs")])
+def test_groups_that_cannot_be_compared_are_refused(tmp_path, run, setting, message):
+    config = "[training]\nnoise = 1.0\nsame = 2\n"
+    paths = [str(directory(tmp_path / name, result(), config=config)) for name in "ab"]
+    code, _, err = run("compare", *paths, "--group-by", setting)
+    assert (code, message in err) == (2, True)

@@ -25,7 +25,8 @@ from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
     CoinGuesses,
-    guess_seed,
+    SeedGuess,
+    best_seed,
     near_zero_p_value,
     value_p_value,
 )
@@ -263,14 +264,15 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
     """Predict the first numbers of the noise by trying small seeds of the usual generators."""
     shown = transcript.known & (transcript.inputs == 0) & (transcript.coordinates < NUMBERS)
 
-    def guess(call: int) -> tuple[str, Floats] | None:
+    def guess(call: int) -> SeedGuess | None:
         columns = np.flatnonzero(shown[call])
-        return guess_seed(transcript.noise[call, columns], transcript.coordinates[columns])
+        best = best_seed(transcript.noise[call, columns], transcript.coordinates[columns])
+        return best if best is not None and best.is_equal else None
 
     # A generator that is seeded once, as in tests, gives the numbers of its seed in its first call alone, and one seed
     # for all calls repeats its noise, which has a check of its own: several seeds must be found.
     tried = [guess(int(call)) for call in np.flatnonzero(transcript.pilot)[:8]]
-    names = {name for name, _ in filter(None, tried)}
+    names = {guessed.name for guessed in tried if guessed is not None}
     if len(names) < 2:
         return None
     mean, scale = np.zeros(transcript.noise.shape), np.full(transcript.noise.shape, transcript.size)
@@ -278,7 +280,7 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
     for call in np.flatnonzero(~transcript.pilot):
         guessed = guess(int(call))
         if guessed is not None:
-            mean[call, columns], scale[call, columns] = guessed[1][transcript.coordinates[columns]], 0.0
+            mean[call, columns], scale[call, columns] = guessed.noise[transcript.coordinates[columns]], 0.0
     mean, scale = mean[transcript.targets], scale[transcript.targets]
     sentence = f"The noise of a call is that of {min(names)}, and others have small seeds, too: trying them removes it."
     return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)

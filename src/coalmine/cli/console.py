@@ -42,6 +42,7 @@ BAD_INPUT = 2
 """Exit code for errors that the user can mend."""
 
 _NUMBER = re.compile(r"-*\d|-$|∞$")  # the beginning of a cell that is right-aligned
+_COLORS = {"refuted": "bold red", "suspicious": "yellow", "too weak": "yellow", "not refuted": "green"}
 _PATIENCE = 2.0  # seconds before progress is printed without a terminal
 _GRACE = 5  # seconds that code which catches every exception gets before the process ends without it
 
@@ -163,20 +164,34 @@ def _tenths(what: str, total: int) -> tuple[progress.Advance, Callable[[], None]
 
 
 def print_table(table: Table) -> None:
-    """Print a table with numbers aligned to the right."""
+    """Print a table with numbers aligned to the right; on a narrow terminal each row as a block of lines."""
     from rich import box
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table as RichTable
+    from rich.text import Text
 
-    drawn = RichTable(title=escape(printable(table.title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    def text(cell: str) -> Text:
+        return Text(printable(cell), style=_COLORS.get(cell, ""))
+
+    drawn = RichTable(title=text(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
         # The first column names the row, even where all names are numbers.
         numeric = i > 0 and all(_NUMBER.match(row[i]) for row in table.rows)
-        drawn.add_column(escape(printable(column)), justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(text(column), justify="right" if numeric else "left", no_wrap=True)
     for row in table.rows:
-        drawn.add_row(*(escape(printable(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 240).print(drawn)  # a pipe has no width to wrap to
+        drawn.add_row(*map(text, row))
+    terminal = Console(width=None if sys.stdout.isatty() else 240)  # a pipe has no width to wrap to
+    needed = terminal.measure(drawn, options=terminal.options.update(width=10_000)).maximum
+    if needed <= terminal.width:
+        terminal.print(drawn)
+        return
+    terminal.print(text(table.title))
+    names = max(map(len, table.columns)) + 2
+    for row in table.rows:
+        terminal.print()
+        for column, cell in zip(table.columns, row, strict=True):
+            if cell not in ("", "-"):
+                terminal.print(Text(f"{column or 'note':{names}}") + text(cell))
 
 
 def print_sentence(text: str | None) -> None:

@@ -14,6 +14,9 @@ from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coalmine.results.result import Result
     from coalmine.runs.settings import RunSettings
 
 SettingsFile = Annotated[Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.")]
@@ -25,13 +28,13 @@ def demo(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
+    """Audit a training on bundled data in three ways, then the same training with a bug (half a minute)."""
     from coalmine.runs.settings import demo_settings
 
-    _run(demo_settings("demo", seed), out, quiet, as_json)
+    _run(demo_settings(seed), out, quiet, as_json)
     if not as_json:  # which prints one object, of one run
-        console.print_sentence("Now a training whose mechanism forgets to add noise to one tensor:")
-        _run(demo_settings("demo-bug", seed), out.with_name(f"{out.name}-bug"), quiet, as_json)
+        console.print_sentence("Now the same training, but its mechanism forgets to add noise to one tensor:")
+        _run(demo_settings(seed, bug=True), out.with_name(f"{out.name}-bug"), quiet, as_json)
 
 
 def init(
@@ -67,29 +70,35 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train with all audits of a settings file, in a resumable run directory.
+    """Train with all audits of a settings file, in a resumable run directory; exit code 1 if a claim is refuted.
 
     If the directory already holds this run, it continues.
     """
+    from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
     from coalmine.runs.settings import read_run
 
     directory = out or RUNS / file.stem
-    _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    results = _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
         write_index(directory.parent)
+    if results:  # last, since everything is written all the same
+        console.exit_if_failed(judge(results))
 
 
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
+    from coalmine.results.gate import judge
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()  # raises unless this is a directory of coalmine's own
-    _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
+    results = _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
+    if results:
+        console.exit_if_failed(judge(results))
 
 
 def sweep(
@@ -119,15 +128,17 @@ def sweep(
     # The files of finished runs stay where they are: nothing but the command is needed to go on.
     with console.working("the same command continues", kept=file, timeout=timeout, quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
+    # The runs took long, so what they show is printed before anything is drawn.
+    if as_json:
+        console.print_json(results_to_dict([], sweep=swept.to_dict()))
+    else:
+        console.print_table(swept.table)
+        console.print_sentence(swept.sentence)
     with console.busy("drawing"):
         figure = swept.plot()
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
-    if as_json:
-        console.print_json(results_to_dict([], sweep=swept.to_dict()))
-        return
-    console.print_table(swept.table)
-    console.print_sentence(swept.sentence)
-    console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+    if not as_json:
+        console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
 
 
 def log(
@@ -269,14 +280,26 @@ def compare(
     directories: Annotated[
         list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
     ],
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Pool runs, such as seeds, with the same value of this setting. Repeatable."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
-    from coalmine.runs.comparison import compare as compare_all
+    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise.
 
-    comparison = compare_all(directories)
+    With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
+    """
+    from coalmine.runs import comparison as comparing
+
+    comparison: comparing.Comparison | comparing.GroupedComparison
+    if group_by:
+        groups = comparing.groups_by_setting(directories, group_by)
+        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
+    else:
+        comparison = comparing.compare(directories)
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
@@ -303,8 +326,8 @@ def compare(
 
 def _run(
     settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
-) -> None:
-    """Run, print a summary of all methods, and draw the report."""
+) -> Sequence[Result]:
+    """Run, print a summary of all methods, draw the report, and return the results."""
     from coalmine.integrations.tracking import log_run, tracker
     from coalmine.results.summary import finding_sentences
     from coalmine.results.tables import Table
@@ -324,6 +347,7 @@ def _run(
         for sentence in [*summaries, *finding_sentences(finished.results)]:
             console.print_sentence(sentence)
     draw(out, as_json)
+    return finished.results
 
 
 def draw(directory: Path, as_json: bool) -> None:

@@ -374,6 +374,9 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         height: Height in pixels.
         square: Whether both axes are ε and have the same scale.
     """
+    numeric = all(isinstance(row["x"], int | float) for row in (*rows, *claims))
+    if not numeric:  # numbers among names are names, too: an axis has values of one kind
+        rows, claims = ([{**row, "x": str(row["x"])} for row in several] for several in (rows, claims))
     marks: list[Spec] = []
     intervals: list[Spec] = []
     for row in rows:
@@ -389,7 +392,7 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     up = number("epsilon", y, scale=scale)
     if square:
         across = number("x", x, scale=scale, axis={"tickCount": 6})
-    elif all(isinstance(place, int | float) for place in places):
+    elif numeric:
         wide = 0 < 8 * min(places) <= max(places)
         axis = {"grid": False, "values": places, "labelExpr": "format(datum.value, '~g')"}
         # The padding keeps marks at the ends from being cut off.
@@ -401,10 +404,16 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     looks["tooltip"] = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
     rule, dot = {"color": ESTIMATE, "strokeWidth": 2}, {"filled": True, "size": 80, "opacity": 0.9}
+    at_claim = {**up, "field": "claim"}
+    # The name of the line stands at its higher end, above the line.
+    falls = bool(claims) and claimed[0] >= claimed[-1]
+    end = {"align": "left", "dx": 8} if falls else {"align": "right", "dx": -8}
+    name, named = {**end, "dy": -10, "color": CLAIM}, claims[:1] if falls else claims[-1:]
     layers = [
-        layer("line", dashed, data=claims, x=across, y={**up, "field": "claim"}),
+        layer("line", dashed, data=claims, x=across, y=at_claim),
         layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "epsilon"}),
         layer("point", dot, x=across, y=up, **looks),
+        layer("text", name, data=named, x=across, y=at_claim, text={"value": "claimed ε"}),
     ]
     return chart(marks, layers, height=height)
 

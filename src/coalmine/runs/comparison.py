@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from scipy import special
@@ -16,7 +16,7 @@ from scipy import special
 from coalmine import __version__
 from coalmine.arrays import Floats
 from coalmine.config import dotted
-from coalmine.errors import InputError, check_kind
+from coalmine.errors import InputError, check_kind, did_you_mean
 from coalmine.files import parse_toml, write_text
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
@@ -29,7 +29,11 @@ DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 # What can be compared.
 Comparable = SavedRun | Path | str | Result | Sequence[Result]
 
+GROUP_COLUMNS = ["method", "view", "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
+
 _CONFIDENCE = 0.95
+_SPREAD = ("claimed_epsilon", "lower_bound", "best_guess")
+_SAME = 1e-9
 _LARGEST = 1e150  # its square is still a float
 
 
@@ -160,31 +164,258 @@ class Comparison:
         return f"{self.tables[-1].to_text()}\n{self.sentence}"
 
 
-def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
-    """Compare runs with the first of them.
+@dataclass(frozen=True, kw_only=True)
+class GroupRow:
+    """One method and view in one group of runs, such as the seeds of a setting.
+
+    Args:
+        method: Name of the method.
+        view: Its view, with the variant.
+        group: Name of the group.
+        results: The result of each run.
+        difference: Mean best guess minus that of the first group, with its 95% confidence interval; where a run has no
+            best guess, the same of how far the scores are separated.
+    """
+
+    method: str
+    view: str
+    group: str
+    results: Sequence[Result]
+    difference: str
+
+    def values(self, number: str) -> Floats:
+        """Return a number of each run, such as ``"best_guess"``; infinite and missing ones are left out."""
+        values = [result.numbers[number] for result in self.results]
+        return np.array([value for value in values if value is not None and math.isfinite(value)])
+
+    def separations(self) -> Floats:
+        """Return how many standard deviations apart the scores of inserted and held-out canaries are in each run."""
+        shifts = [_shift(result) for result in self.results]
+        return np.array([shift.value for shift in shifts if shift is not None])
+
+    @property
+    def refuted(self) -> int:
+        """In how many runs the claim is refuted."""
+        return sum(result.refuted for result in self.results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row, ready for JSON."""
+        about = {"method": self.method, "view": self.view, "group": self.group, "runs": len(self.results)}
+        values = {name: self.values(name).tolist() for name in _SPREAD}
+        return {**about, **values, "refuted": self.refuted, "difference": self.difference}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedComparison:
+    """Groups of runs side by side, with the spread of each over its runs. ``print`` shows it as a table.
+
+    Args:
+        groups: Names of the groups.
+        rows: A row for each group of each method and view.
+        by: What the names are values of, such as a setting.
+    """
+
+    groups: Sequence[str]
+    rows: Sequence[GroupRow]
+    by: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What the columns are."""
+        return (
+            "Means ± standard deviations over the runs of each group. The last column is the difference from the first "
+            "group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best guess, that "
+            "of how many standard deviations inserted canaries score above held-out ones. Estimates are compared, not "
+            "bounds."
+        )
+
+    @property
+    def tables(self) -> list[Table]:
+        """The groups as a table."""
+        rows = []
+        for row in self.rows:
+            numbers = [_mean_and_spread(row.values(name)) for name in _SPREAD]
+            refuted = f"{row.refuted} of {len(row.results)}"
+            about = [row.method, row.view, row.group, str(len(row.results))]
+            rows.append([*about, *numbers, refuted, row.difference])
+        return [Table("groups of runs", [*GROUP_COLUMNS, f"against {self.groups[0]}"], rows)]
+
+    def plot(self) -> Any:
+        """Return an altair chart: bound and best guess of every run by group, and the 95% interval of the mean."""
+        from coalmine.report import charts
+
+        panels: dict[str, list[dict[str, Any]]] = {}
+        claims: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            title, place = f"{row.method}, {row.view}", {"x": as_number(row.group)}
+            guesses, blank = row.values("best_guess"), dict.fromkeys(("bound", "estimate"))
+            points = panels.setdefault(title, [])
+            for result in row.results:
+                bound, guess = (in_chart(result.numbers[name]) for name in ("lower_bound", "best_guess"))
+                points.append({**place, "bound": bound, "estimate": guess, "refuted": result.refuted})
+            if guesses.size > 1:
+                middle, half = float(guesses.mean()), _half_width(guesses)
+                points.append({**place, **blank, "low": middle - half, "high": middle + half})
+            line = claims.setdefault(title, [])
+            line += [{**place, "claim": claim} for claim in row.values("claimed_epsilon")[:1].tolist()]
+        specs = {}
+        for title, points in panels.items():
+            specs[title] = charts.points(points, x=self.by, y="ε", claims=claims[title], height=240)
+        return charts.as_altair(specs)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row per run and method.
+
+        Raises:
+            InputError: If pandas is not installed.
+        """
+        rows = []
+        for row in self.rows:
+            about = {"method": row.method, "view": row.view, "group": row.group}
+            rows += [{**about, **result.numbers, "verdict": result.verdict.value} for result in row.results]
+        return as_frame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison, ready for JSON."""
+        return {"groups": list(self.groups), "sentence": self.sentence, "rows": [row.to_dict() for row in self.rows]}
+
+    def to_html(self) -> str:
+        """Return the table as a page that opens offline."""
+        return _page(f"{len(self.groups)} groups of runs", self.sentence, self.tables)
+
+    def __str__(self) -> str:
+        """The table, and what its columns are."""
+        return f"{self.tables[0].to_text()}\n{self.sentence}"
+
+
+def _compare_groups(saved: Sequence[SavedRun], groups: Sequence[str], by: str) -> GroupedComparison:
+    """Compare groups of runs with the first of them."""
+    if len(saved) != len(groups) or len(set(groups)) < 2:
+        raise InputError(f"{len(saved)} runs take as many names of two or more groups, got {list(groups)}")
+    matched: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    for name, run in zip(groups, saved, strict=True):
+        for result in run.results:
+            matched.setdefault((result.method, result.label), {}).setdefault(name, []).append(result)
+    rows = []
+    for (method, view), by_group in matched.items():
+        first: GroupRow | None = None
+        for name, results in by_group.items():
+            row = GroupRow(method=method, view=view, group=name, results=results, difference="")
+            if first is None:
+                first = row
+            else:
+                row = replace(row, difference=_welch(first, row))
+            rows.append(row)
+    return GroupedComparison(groups=list(dict.fromkeys(groups)), rows=rows, by=by)
+
+
+def groups_by_setting(runs: Sequence[Path | str], names: Sequence[str]) -> list[str]:
+    """Return the values that each run has for some settings, such as ``training.clip_norm``, to group runs by.
+
+    Raises:
+        InputError: If no run has such a setting, or all have the same values.
+    """
+    by_run = [_settings_of(read_run_directory(run)) for run in runs]
+    for name in names:
+        known = dict.fromkeys(key for settings in by_run for key in settings)
+        if name not in known:
+            raise InputError(f"unknown setting {name!r}. {did_you_mean(name, known)}")
+    groups = [", ".join(settings.get(name, "-") for name in names) for settings in by_run]
+    if len(set(groups)) < 2:
+        raise InputError(f"all runs have {' and '.join(names)} = {groups[0]}: there is nothing to compare")
+    return groups
+
+
+def _welch(first: GroupRow, second: GroupRow) -> str:
+    """Return the difference of two groups' means with its confidence interval, or why there is none."""
+    one, other, measure = first.values("best_guess"), second.values("best_guess"), ""
+    if one.size < len(first.results) or other.size < len(second.results):
+        # A few canaries give no best guess. How far their scores are separated is known all the same.
+        one, other, measure = first.separations(), second.separations(), " (separation of scores)"
+    if min(one.size, other.size) < 2:
+        return "not compared: fewer than two runs"
+    terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
+    half = 0.0
+    if terms.any():
+        # The degrees of freedom of Welch and Satterthwaite.
+        freedom = terms.sum() ** 2 / np.sum(terms**2 / (np.array([one.size, other.size]) - 1))
+        half = float(special.stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(terms.sum())
+    return f"{other.mean() - one.mean():+.3g} ± {half:.2g}{measure}"
+
+
+def _half_width(values: Floats) -> float:
+    """Return half the width of the 95% confidence interval of a mean."""
+    quantile = float(special.stdtrit(values.size - 1, (1 + _CONFIDENCE) / 2))
+    return quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
+
+
+def _mean_and_spread(values: Floats) -> str:
+    """Format the mean of some runs and their standard deviation."""
+    if not values.size:
+        return "-"
+    # Equal claims differ by rounding only.
+    spread = f" ± {values.std(ddof=1):.2g}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
+    return f"{values.mean():.3f}{spread}"
+
+
+def in_chart(value: float | None) -> float | None:
+    """Return a number for a chart, in which infinity has no place."""
+    return None if value == math.inf else value
+
+
+def as_number(text: str) -> int | float | str:
+    """Return the number that a value is, or its text."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return text
+
+
+@overload
+def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison: ...
+@overload
+def compare(
+    runs: Sequence[Comparable] | Mapping[str, Comparable], *, groups: Sequence[str], by: str = ""
+) -> GroupedComparison: ...
+def compare(
+    runs: Sequence[Comparable] | Mapping[str, Comparable], *, groups: Sequence[str] | None = None, by: str = ""
+) -> Comparison | GroupedComparison:
+    """Compare runs with the first of them, or groups of runs (the seeds of two mechanisms, say) with the first group.
 
     Args:
         runs: Two runs or more: run directories, results, lists of results, or `SavedRun` objects with scores. A
             mapping names them.
+        groups: The name of each run's group. Groups are compared by their means and spreads.
+        by: What the names of groups are values of, for the figure.
 
     Raises:
-        InputError: If there are fewer than two, or one is given twice.
+        InputError: If there are fewer than two runs or groups, one run is given twice, or there are not as many names
+            of groups as runs.
 
     Example:
         >>> import numpy as np
         >>> from coalmine import check_mechanism
-        >>> def noisy(noise):
-        ...     rng = np.random.default_rng(0)
+        >>> def noisy(noise, seed=0):
+        ...     rng = np.random.default_rng(seed)
         ...     return check_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
         >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
         >>> [row.difference for row in comparison.rows]
         ['', 'differs beyond noise (95%)']
+        >>> runs = [noisy(noise, seed) for noise in (1.0, 10.0) for seed in (0, 1)]
+        >>> compared = compare(runs, groups=["σ = 1", "σ = 1", "σ = 10", "σ = 10"])
+        >>> [(row.group, len(row.results)) for row in compared.rows]
+        [('σ = 1', 2), ('σ = 10', 2)]
     """
     if len(runs) < 2:
         raise InputError(f"comparing takes two runs or more, got {len(runs)}")
     several = list(runs.values() if isinstance(runs, Mapping) else runs)
     saved = [_saved(run, number) for number, run in enumerate(several, 1)]
     names = list(map(str, runs)) if isinstance(runs, Mapping) else _names(saved)
+    if groups is not None:
+        return _compare_groups(saved, groups, by)
     # Results are matched by method and label; of several with the same, by their order.
     matched: dict[tuple[str, str, int], list[tuple[str, Result]]] = {}
     for name, run in zip(names, saved, strict=True):
@@ -268,21 +499,32 @@ def _difference(first: Result, second: Result) -> str:
     deltas = [None if result.bound is None else result.bound.delta for result in (first, second)]
     if deltas[0] != deltas[1]:
         return "not compared: different δ"
-    shifts = []
-    for result in (first, second):
-        if result.scores is not None and result.scores.nonmembers is not None:
-            shifts.append(Shift.of(result.scores.members, result.scores.nonmembers))
-    if len(shifts) < 2 or shifts[0] is None or shifts[1] is None:
+    one, other = _shift(first), _shift(second)
+    if one is None or other is None:
         return "not compared: no scores, too few, or constant"
-    return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
+    return DIFFERS if one.differs(other) else WITHIN
+
+
+def _shift(result: Result) -> Shift | None:
+    """Return the shift of a result's scores, or None if it has none on both sides, too few, or constant ones."""
+    if result.scores is None or result.scores.nonmembers is None:
+        return None
+    return Shift.of(result.scores.members, result.scores.nonmembers)
 
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return a row for each setting that is not the same in all runs."""
-    by_run = [dict(dotted(parse_toml(run.config or "", run.path / "config.toml"))) for run in runs]
+    by_run = [_settings_of(run) for run in runs]
     rows = []
     for key in dict.fromkeys(key for settings in by_run for key in settings):
         values = [settings.get(key, "-") for settings in by_run]
         if key != "run.title" and len(set(values)) > 1:
             rows.append([key, *values])
     return rows
+
+
+def _settings_of(run: SavedRun) -> dict[str, str]:
+    """Return the settings of a run by name; results that an own loop saved have those of their audits."""
+    if run.config is not None:
+        return dict(dotted(parse_toml(run.config, run.path / "config.toml")))
+    return {f"{result.method}.{key}": str(value) for result in run.results for key, value in result.config.items()}

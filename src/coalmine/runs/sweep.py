@@ -7,7 +7,6 @@ and one with more values or seeds reuses the runs that are there.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
-from coalmine.runs.comparison import write_index
+from coalmine.runs.comparison import as_number, in_chart, write_index
 from coalmine.runs.running import RUNS, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, read_run
 
@@ -114,7 +113,7 @@ class Sweep:
             drawn["refuted"] = row.result.refuted
             numbers = row.result.numbers.values()
             for key, value in zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True):
-                drawn[key] = None if value == math.inf else value  # which has no place in a chart
+                drawn[key] = in_chart(value)
             title = ", ".join([row.result.method, row.result.label, *others])
             panels.setdefault(title, []).append(drawn)
         if not panels:
@@ -212,17 +211,6 @@ def values_from_texts(texts: Sequence[str]) -> dict[str, list[str]]:
             raise InputError(f"the setting {name} is set twice")
         values[name] = [value.strip() for value in right.split(",")]
     return values
-
-
-def as_number(text: str) -> int | float | str:
-    """Return the number that a value is, or its text."""
-    for read in (int, float):
-        try:
-            number = read(text)
-        except ValueError:
-            continue
-        return number if math.isfinite(number) else text
-    return text
 
 
 @dataclass(frozen=True, kw_only=True)

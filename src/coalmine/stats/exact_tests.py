@@ -352,42 +352,87 @@ def _tail(trials: int, least: int, probability: float) -> float:
 
 # Nobody can tell noise from a secret seed and noise from a public one by its distribution. But a seed below 4,096, such
 # as the number of a round, is found by trying: the noise then is, up to its size, what the same generator gives again.
-NUMBERS = 64
+NUMBERS = 256
 """How many of the first numbers of a noise vector are compared."""
 
 _SEEDS = (*range(4096), 12_345, 123_456, 1_234_567, 2**31 - 1, 2**32 - 1)
 _FEWEST = 8  # numbers that must be known
-_EQUAL = 1e-6  # how far a correlation of equal vectors may be from 1; eight other numbers come as close with p = 1e-20
+_EQUAL = 2e-6  # share of the squares that rounding may leave of equal vectors; eight other numbers do with p = 1e-20
 
 
-def guess_seed(noise: Floats, places: Ints | None = None) -> tuple[str, Floats] | None:
-    """Return the generator with its seed, as code, whose first normal numbers are these, up to a factor.
+@dataclass(frozen=True, eq=False)
+class SeedGuess:
+    """The generator whose first normal numbers are most like a noise vector.
 
-    None if no small seed is. Also returns its first `NUMBERS` numbers, at the size of the noise.
+    Args:
+        name: The generator with its seed, as code.
+        noise: Its first `NUMBERS` numbers, at the size of the vector.
+        rest: Squared length of what is left of the vector without them.
+        length: Length of the vector.
+        compared: How many numbers were compared.
+        tries: How many generators were tried.
+    """
+
+    name: str
+    noise: Floats
+    rest: float
+    length: float
+    compared: int
+    tries: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the vector is that of the generator, but for rounding."""
+        return self.rest <= _EQUAL * self.length**2
+
+    def p_value(self, size: float) -> float:
+        """Return a p-value of the claim that the vector holds secret noise of this standard deviation, at least.
+
+        Whatever else is in the vector, each guess leaves at least χ² of it (`energy_p_value`), and all were tried.
+
+        Example:
+            >>> noise, signal = np.random.default_rng(7).standard_normal(1000), 0.3 * np.sin(np.arange(1000))
+            >>> best_seed(noise + signal).p_value(1.0) < 1e-30, best_seed(2 * signal).p_value(0.1)
+            (True, 1.0)
+        """
+        return min(1.0, self.tries * float(energy_p_value(self.rest / size**2, self.compared - 1)))
+
+
+def best_seed(noise: Floats, places: Ints | None = None) -> SeedGuess | None:
+    """Return which small seed of the usual generators gives the numbers most like these, up to a factor.
+
+    None if there are too few numbers.
 
     Args:
         noise: Numbers of a noise vector, shape (n,).
         places: Their indices in it, shape (n,); 0 to n − 1 by default. Those from `NUMBERS` on are not compared.
 
     Example:
-        >>> guess_seed(3.0 * np.random.default_rng(7).standard_normal(100))[0]
-        'numpy.random.default_rng(7)'
-        >>> guess_seed(np.random.default_rng([7, 1]).standard_normal(100)) is None
-        True
+        >>> guess = best_seed(3.0 * np.random.default_rng(7).standard_normal(100))
+        >>> guess.name, guess.is_equal
+        ('numpy.random.default_rng(7)', True)
+        >>> best_seed(np.random.default_rng([7, 1]).standard_normal(100)).is_equal
+        False
     """
     places = np.arange(noise.size) if places is None else places
     noise, places = noise[places < NUMBERS], places[places < NUMBERS]
     length = float(np.linalg.norm(noise))
     if noise.size < _FEWEST or not 0 < length < np.inf:
         return None
-    for name, table in _tables("torch" in sys.modules).items():
-        drawn = table[:, places]
+    likest, tables = 0.0, _tables("torch" in sys.modules)
+    for generator, table in tables.items():
+        drawn = table if places.size == NUMBERS else table[:, places]
         likeness = drawn @ (noise / length).astype(np.float32) / np.linalg.norm(drawn, axis=1)
         best = int(np.argmax(np.abs(likeness)))
-        if abs(likeness[best]) > 1 - _EQUAL:
-            size = np.copysign(length / np.linalg.norm(drawn[best]), likeness[best])
-            return f"{name}({_SEEDS[best]})", size * table[best].astype(np.float64)
-    return None
+        if abs(likeness[best]) > likest:
+            likest, name, numbers = abs(likeness[best]), f"{generator}({_SEEDS[best]})", table[best].astype(np.float64)
+    # In double precision, since little is left of equal vectors.
+    slope = float(noise @ numbers[places]) / float(numbers[places] @ numbers[places])
+    rest = float(np.sum((noise - slope * numbers[places]) ** 2))
+    return SeedGuess(
+        name=name, noise=slope * numbers, rest=rest, length=length, compared=noise.size,
+        tries=len(tables) * len(_SEEDS),
+    )  # fmt: skip
 
 
 @functools.cache
@@ -401,7 +446,8 @@ def _tables(with_torch: bool) -> dict[str, Array]:
         import torch
 
         generator = torch.Generator()
+        # A few more are drawn, since torch draws the last 16 numbers of a vector in another order.
         tables["torch.manual_seed"] = [
-            torch.randn(NUMBERS, generator=generator.manual_seed(seed)).numpy() for seed in _SEEDS
+            torch.randn(NUMBERS + 16, generator=generator.manual_seed(seed))[:NUMBERS].numpy() for seed in _SEEDS
         ]
     return {name: np.asarray(rows, dtype=np.float32) for name, rows in tables.items()}
