@@ -18,7 +18,8 @@ from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.canaries import update_canaries
-from coalmine.results.io import save
+from coalmine.report.page import model_card, report
+from coalmine.results.io import read_run_directory, save
 from coalmine.results.verdict import EXAMPLE, ROUND
 from opacus_trainings import (
     BATCHES,
@@ -220,6 +221,34 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     assert not [warning for warning in updates.warnings if "too few to check" not in warning]
     assert updates.unit == EXAMPLE
     assert updates.about_claim
+
+
+# False-alarm rate of the gate: at most 5%.
+@pytest.mark.parametrize("participation", [None, "last:25"])
+def test_a_limit_is_compared_with_what_opacus_claims_and_never_with_canaries_in_more_steps(
+    participation, tmp_path, run
+):
+    private = Private(noise=1.5)
+    audit = private.audit(4 * BATCHES, canaries=200, participation=participation, views=["updates"])
+    private.train(4)
+    results = audit.results(delta=1e-5)
+    results.save(tmp_path)
+    (result,) = results
+    assert 2.9 < result.claim.epsilon < 3.1
+    assert (result.bound.epsilon > 4) == (participation is not None)
+    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "4")
+    saved = read_run_directory(tmp_path, scores=True)
+    card = model_card(saved)
+    if participation is None:
+        assert code == 0
+        assert "Tested with" not in report(saved) + card + str(results)
+    else:
+        assert "ABOVE THE LIMIT" not in out
+        assert "about canaries in 25 steps" in out
+        for text in (report(saved), card, str(results)):
+            assert f"Tested with canaries in 25 steps, for which the same noise gives ε = {result.tested.epsilon:.3g}" in text
+    assert f"| ε | {result.claim.epsilon:.3g} |" in card
+    assert f"ε ≤ {result.claim.epsilon:.3g}<" in report(saved)
 
 
 def test_canaries_in_more_steps_than_examples_do_not_change_what_is_claimed():
