@@ -155,7 +155,7 @@ def log(
 
     with tracker(to, where=where, project=project, name=name or directory.resolve().name) as tracked:
         log_run(directory, tracked)
-    console.say(f"{directory} is logged to {to}")
+    console.say(f"{directory} is logged to {to}: {tracked.place}")
 
 
 # Finished runs
@@ -347,6 +347,8 @@ def _run(
         for sentence in [*summaries, *finding_sentences(finished.results)]:
             console.print_sentence(sentence)
     draw(out, as_json)
+    if tracked is not None and not as_json:
+        console.say(f"logged to {track}: {tracked.place}")
     return finished.results
 
 

@@ -116,9 +116,7 @@ class OpacusAudit:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
 
-    def results(
-        self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
-    ) -> Results:
+    def results(self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None) -> Results:
         """Return ε of one example for each adversary after the training, beside the ε that Opacus reports.
 
         Canaries that are sampled like examples test that ε; others, such as canaries in every step, test the noise
