@@ -266,7 +266,8 @@ class Result(Showable):
         if claim is not None:
             claimed = (claim.epsilon, claim.delta)
             numbers["claimed_epsilon"] = claim.epsilon
-        bugs = [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
+        findings = sorted(self.findings, key=lambda finding: finding.rank)
+        bugs = [finding for finding in findings if finding.refutes and finding.p_value <= _CHECK_RATE]
         if test is None and claim is not None:
             test = test_by_bound(claim, quoted, guess)
         verdict, tested, participation = Verdict.NO_CLAIM, None, ""
@@ -291,6 +292,7 @@ class Result(Showable):
         # Computed once: tables, gates and pages ask for these many times.
         derived = {
             "claim_test": test,
+            "findings": findings,
             "label": label,
             "name": f"{self.method}, {label}",
             "claimed": claimed,
@@ -325,9 +327,10 @@ class Result(Showable):
             best = f"ε ≈ {summary.guess(guess)} ({guess.method}){about}"
         lines = [f"{self.name}: {self.verdict.value}"]
         lines += [f"claimed     {claimed}", f"proven      {proven}", f"best guess  {best}"]
-        lines += map(summary.finding_sentence, self.findings)
+        lines += map(str, summary.causes(self.findings))
         lines.append(summary.verdict_sentence(self))
-        return "\n".join(filter(None, [*lines, summary.tested_with(self)]))
+        lines += filter(None, [summary.tested_with(self), summary.not_tested([self])])
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         """The verdict and the numbers in one line."""
@@ -360,7 +363,8 @@ class Result(Showable):
     @property
     def summary(self) -> str:
         """The verdict and the evidence in a few sentences."""
-        return " ".join([*map(summary.finding_sentence, self.findings), summary.evidence_sentences(self)])
+        parts = [*map(str, summary.causes(self.findings)), summary.evidence_sentences(self), summary.not_tested([self])]
+        return " ".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
@@ -438,8 +442,8 @@ class Results(tuple[Result, ...], Showable):
         """The results as a table."""
         from coalmine.results.tables import Table, tested_with
 
-        table = Table.of_results(self, "").to_text()
-        return "\n".join([table, *summary.finding_sentences(self), *tested_with(self)])
+        lines = [Table.of_results(self, "").to_text(), *map(str, summary.causes_of(self)), *tested_with(self)]
+        return "\n".join([*lines, summary.not_tested(self)]).rstrip()
 
     def __repr__(self) -> str:
         """Each result in one line."""
