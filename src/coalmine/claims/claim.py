@@ -271,7 +271,8 @@ class Claim:
 def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str) -> Curve | None:
     """Return the curve that an accountant proves for Gaussian rounds, or None if it does not give one.
 
-    Both directions of adding or removing a client are covered: each δ is the larger one of the two.
+    Both directions of adding or removing a client are covered: each δ is the larger one of the two. Where they differ,
+    as for sampled rounds, they are the `directions` of the curve.
     """
     import dp_accounting as dp
 
@@ -293,7 +294,7 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
     epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
     if kind == "pld":
         losses = sampled_losses(event, pld_step(event, extent, _COARSER))
-        return PrivacyProfile(epsilons, deltas_of(losses, epsilons))
+        return PrivacyProfile.of_both(epsilons, *deltas_of(losses, epsilons))
     with quiet():
         composed = new_accountant(kind, neighbors, 0.0).compose(event)
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
