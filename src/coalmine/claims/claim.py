@@ -187,6 +187,13 @@ class Claim:
             terms |= {name: changes.get(name) for name in ("epsilon", "accountant", "adjacency")}
         return Claim(**terms)
 
+    def tests(self, other: Claim) -> bool:
+        """Whether refuting this claim refutes another: they are the same, or this one is about no more noise."""
+        least, claimed = self.least_noise, other.least_noise
+        if least is None or claimed is None:
+            return self == other
+        return least * self.sensitivity <= claimed * other.sensitivity
+
     def over(self, rounds: int) -> Claim:
         """Return the claim for so many rounds, unless it states its own."""
         return self.replace(rounds=rounds) if self.rounds is None else self
