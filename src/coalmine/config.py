@@ -190,7 +190,7 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
         if isinstance(content, Settings):
             # Tables inside this one come last: in TOML, a key after a header belongs to the header's table.
             if changed or not explained:
-                parts.append(toml_table(f"{name}.{_key(key)}", content, explained=explained))
+                parts.append(toml_table(f"{name}.{key}", content, explained=explained))
         elif explained:
             description, mark = field.description or "", "" if changed and content is not None else "# "
             # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
@@ -198,9 +198,9 @@ def toml_table(name: str, settings: Settings, *, explained: bool = False) -> str
                 content = field.examples[0]
                 description += " (not set; this is an example)"
             lines += [f"# {line}" for line in textwrap.wrap(description, 108, break_on_hyphens=False)]
-            lines.append(f"{mark}{_key(key)} = {toml_value(content)}")
+            lines.append(f"{mark}{key} = {toml_value(content)}")
         elif content is not None:
-            lines.append(f"{_key(key)} = {toml_value(content)}")
+            lines.append(f"{key} = {toml_value(content)}")
     return "\n\n".join(["\n".join(lines), *parts])
 
 

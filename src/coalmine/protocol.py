@@ -294,10 +294,6 @@ class Audit:
         """
         raise InputError(f"{type(self).__name__} has no result: define result")
 
-    def live(self) -> str | None:
-        """Return a few words for the progress bar, or None."""
-        return None
-
     def figures(self) -> Mapping[str, float]:
         """Return numbers about what was seen so far, for whoever draws them along the training.
 
@@ -309,6 +305,20 @@ class Audit:
     def __repr__(self) -> str:
         """Return all settings that must be the same to resume from a checkpoint."""
         return type(self).__name__
+
+
+def words_for(figures: Mapping[str, float]) -> str:
+    """Return what `Audit.figures` are in the words of a progress bar.
+
+    Example:
+        >>> words_for({"canife/frozen/lower_bound": 0.5, "canife/frozen/epsilon_estimate": 2.0})
+        'ε ≥ 0.50 (canife/frozen); ε̂ 2.00 (canife/frozen)'
+    """
+    words = []
+    for name, value in figures.items():
+        audit, _, number = name.rpartition("/")
+        words.append(f"{'ε ≥' if number == 'lower_bound' else 'ε̂'} {value:.2f} ({audit})")
+    return "; ".join(words)
 
 
 def check_audits(audits: Sequence[Audit], *, least: int = 0) -> None:

@@ -136,11 +136,12 @@ def assert_private(
         false_alarm_rate=(1 - _FIRST_CALL) * false_alarm_rate, test_scores=False, seed=seed,
     )  # fmt: skip
     dimensions = f"{result.config['dim']:,} dimensions, seed {seed}"
-    refuting = [finding for finding in result.findings if finding.refutes]
-    if refuting:
+    bugs = summary.causes(finding for finding in result.findings if finding.refutes)
+    if bugs:
         raise AssertionError(
-            "\n".join(map(str, refuting)) + f"\nThe claim of ε = {limit:.4g} at δ = {delta:g} is refuted by the check "
-            f'"{refuting[0].check}" ({dimensions}).\n'
+            "\n".join(bug.sentence for bug in bugs)
+            + f"\nThe claim of ε = {limit:.4g} at δ = {delta:g} is refuted by the check "
+            f'"{bugs[0].finding.check}" ({dimensions}).\n'
             f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases, if its noise is "
             "independent."
         )

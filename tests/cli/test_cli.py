@@ -307,7 +307,7 @@ def test_h_is_help_everywhere(run, command):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("check", "runs", "--max-eps", "4"), "--max-epsilon"),
+        (("check", "runs", "--confidenc", "0.9"), "--confidence"),
         (("chek", "runs"), "check"),
         (("audit", "oneshot"), "one-shot"),
         (("audit", "one-shot", "--max-epsilonn", "4"), "--max-epsilon"),

@@ -213,7 +213,7 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_stacked(monkeypatch, colum
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    for name, value in {"COLUMNS": columns, "TERM": "dumb", "NO_COLOR": 1}.items():
+    for name, value in {"COLUMNS": columns, "TERM": "xterm"}.items():
         monkeypatch.setenv(name, str(value))
     cells = {
         "view": "final-change",
@@ -222,7 +222,7 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_stacked(monkeypatch, colum
         "why": "not checked: " + "x" * 50,
     }
     console.print_table(Table("a run", list(cells), [list(cells.values())]))
-    lines = [" ".join(line.split()) for line in terminal.getvalue().splitlines()]
+    lines = [" ".join(line.split()) for line in re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()).splitlines()]
     assert (f"view {cells['view']}" in lines) == (columns == 80)
     assert max(map(len, lines)) <= columns
     assert all(cell in " ".join(lines) for cell in cells.values() if cell != "-")
@@ -236,3 +236,17 @@ def test_a_run_that_refutes_its_claim_ends_with_1_and_everything_written(tmp_pat
     assert (code, "refuted" in out, err.startswith("coalmine: mechanism")) == (1, True, True)
     assert (tmp_path / "run" / "report.html").is_file()
     assert run("resume", tmp_path / "run", "--quiet")[0] == 1
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_closed_stream_changes_no_exit_code(stream, tmp_path):
+    close = f"{sys.executable} -m coalmine estimate --counts 30,0,1,30 --max-epsilon 1 {stream}>&-"
+    assert subprocess.run(["sh", "-c", close], cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    "command", [("init", "{}.toml", "--preset", "digits"), ("check", "{}"), ("compare", "{}", "x")]
+)
+def test_names_that_the_file_system_refuses_get_a_sentence(run, command):
+    code, _, err = run(*(word.format("n" * 300) for word in command))
+    assert (code, "too long" in err, err.count("\n")) == (2, True, 1)

@@ -92,7 +92,7 @@ def test_mlflow_uses_the_active_run_and_leaves_it_open(mlflow, tmp_path):
 def test_a_finished_run_is_logged_to_mlflow_after_the_fact(mlflow, tmp_path, run):
     a_run(tmp_path / "audited")
     code, out, err = run("log", tmp_path / "audited", "--to", "mlflow", "--where", tmp_path / "store")
-    assert (code, "is logged to mlflow" in out) == (0, True), err
+    assert (code, f"is logged to mlflow: file://{tmp_path}/store/" in out) == (0, True), err
     client, stored = the_run(mlflow, tmp_path / "store")
     for name, values in (("training/accuracy", [0.25, 0.75]), (f"{PREFIX}/epsilon_estimate", [0.5, 1.25])):
         history = client.get_metric_history(stored.info.run_id, name)

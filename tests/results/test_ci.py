@@ -55,7 +55,7 @@ def test_every_variant_that_fails_is_listed():
 def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
     results = [result(), result(view="final", claim=None), result("canife", "frozen", claim=None, unit=units.ROUND)]
     assert [judgment.checked for judgment in judge(results).judgments] == [True, False, False]
-    limited = judge(results, max_epsilon=5.0)
+    limited = judge(results, max_proven=5.0)
     assert [judgment.checked for judgment in limited.judgments] == [True, True, False]
     remarks = [dict(zip(COLUMNS, row, strict=True))[""] for row in limited.rows()]
     assert remarks == ["", "", "not checked: limit does not apply to this unit"]
@@ -182,8 +182,13 @@ def test_the_action_passes_and_fails_as_the_gate_does(program):
     failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
     assert failing.returncode == 1, failing.stderr
     assert "::error title=one-shot%2C updates::ε ≥" in failing.stdout
+    unclaimed = directory(program / "unclaimed", result(claim=None))
+    assert act(check, {"directory": str(unclaimed), "max-proven": "5"}).returncode == 1
+    assert (
+        act(check, {"directory": str(unclaimed), "max-proven": "5", "allow": "no-mechanism findings"}).returncode == 0
+    )
     written = (program / "summary.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed"]
+    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed", "failed", "passed"]
     assert not list(program.rglob("hacked"))
 
 
@@ -196,6 +201,6 @@ def test_the_hook_runs_the_gate(program):
 
 
 def test_a_limit_that_applies_to_nothing_is_an_error():
-    gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_epsilon=1.0)
+    gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_proven=1.0)
     assert annotation_lines(gate)[0].startswith("::error title=gate::the limit of 1 was compared with nothing")
     assert "failed" in step_summary(gate, "run").splitlines()[0]

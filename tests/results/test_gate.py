@@ -14,15 +14,15 @@ from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.gate import judge
 from coalmine.results.result import Result
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import Finding, Verdict
 from coalmine.stats import Estimate, estimate
 from gate_runs import directory, result
 
 
 def test_a_single_bound_is_judged_at_its_own_confidence(tmp_path, run):
     directory(tmp_path, result(bound=3.0))
-    assert run("check", str(tmp_path), "--max-epsilon", "3.01")[0] == 0
-    code, out, err = run("check", str(tmp_path), "--max-epsilon", "2.99")
+    assert run("check", str(tmp_path), "--max-proven", "3.01")[0] == 0
+    code, out, err = run("check", str(tmp_path), "--max-proven", "2.99")
     assert (code, err) == (1, "")
     assert "ABOVE THE LIMIT" in out
     assert "at most 5%" in " ".join(out.split())
@@ -30,7 +30,7 @@ def test_a_single_bound_is_judged_at_its_own_confidence(tmp_path, run):
 
 def test_several_bounds_are_judged_together_with_an_equal_share_per_method():
     results = [result(view=f"every:{k}", bound=3.0) for k in range(2, 6)] + [result("exposure", "ranks", bound=3.0)]
-    gate = judge(results, max_epsilon=2.8)
+    gate = judge(results, max_proven=2.8)
     # An eighth of the rate takes three halvings at 0.1 each, half of it one.
     assert [j.bound for j in gate.judgments] == [pytest.approx(2.7)] * 4 + [pytest.approx(2.9)]
     assert [j in gate.failures for j in gate.judgments] == [False] * 4 + [True]
@@ -39,16 +39,15 @@ def test_several_bounds_are_judged_together_with_an_equal_share_per_method():
 
 def test_only_the_named_views_share_the_rate():
     results = [result(view=view, bound=3.0) for view in ("final", "updates")]
-    assert judge(results, max_epsilon=2.95).failed is False
-    assert judge(results, max_epsilon=2.95, views=["updates"]).failed is True
+    assert judge(results, max_proven=2.95).failed is False
+    assert judge(results, max_proven=2.95, views=["updates"]).failed is True
 
 
 def test_false_alarm_rates_add_up_where_bounds_were_not_stored_at_higher_confidence(tmp_path, run):
     directory(tmp_path, *[result(view=view, bound=1.0, stricter=()) for view in ("final", "updates", "every:2")])
-    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
+    code, out, _ = run("check", str(tmp_path), "--max-proven", "2")
     assert code == 0
     assert "at most 15%" in " ".join(out.split())
-    assert "above the requested 5%" in " ".join(out.split())
 
 
 def test_a_refuted_claim_fails_without_a_limit(tmp_path, run):
@@ -145,22 +144,22 @@ def test_claims_are_judged_jointly_by_holms_method():
 def test_a_limit_and_a_claim_share_the_rate_of_a_result():
     shown = with_p_value("updates", 0.03, bound=3.0)
     assert judge([shown]).failed is True
-    with_limit = judge([shown], max_epsilon=2.95)  # half the rate takes one halving at 0.1
+    with_limit = judge([shown], max_proven=2.95)  # half the rate takes one halving at 0.1
     assert [j.bound for j in with_limit.judgments] == [pytest.approx(2.9)]
     assert with_limit.failed is False
     assert with_limit.false_alarm_rate == pytest.approx(0.05)
-    assert judge([with_p_value("updates", 0.02, bound=3.0)], max_epsilon=2.95).failed is True
-    assert judge([with_p_value("updates", 0.5, bound=3.0)], max_epsilon=2.85).failed is True
+    assert judge([with_p_value("updates", 0.02, bound=3.0)], max_proven=2.95).failed is True
+    assert judge([with_p_value("updates", 0.5, bound=3.0)], max_proven=2.85).failed is True
 
 
 def test_the_limit_is_about_one_user_and_other_units_are_compared_only_by_name(tmp_path, run):
     round_result = result("canife", "frozen", bound=5.0, unit=units.ROUND)
-    phrase_result = result("secret-sharer", "loss:phrase", bound=5.0, claim=None, unit=units.PHRASE)
+    phrase_result = result("secret-sharer", "loss:phrase", bound=5.0, unit=units.PHRASE)
     directory(tmp_path, round_result, phrase_result, result(bound=1.0))
-    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
+    code, out, _ = run("check", str(tmp_path), "--max-proven", "2")
     assert (code, out.count("does not apply to this unit")) == (0, 2)
-    assert run("check", str(tmp_path), "--max-epsilon", "2", "--method", "canife")[0] == 1
-    assert run("check", str(tmp_path), "--max-epsilon", "2", "--view", "loss:phrase")[0] == 1
+    assert run("check", str(tmp_path), "--max-proven", "2", "--method", "canife")[0] == 1
+    assert run("check", str(tmp_path), "--max-proven", "2", "--view", "loss:phrase")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -183,21 +182,22 @@ def test_bad_input_is_refused(tmp_path, run, words, message):
 def test_a_limit_that_no_lower_bound_is_compared_with_fails_the_gate(tmp_path, run):
     content = result().to_dict()
     content["estimates"][0]["valid"] = False
-    code, out, _ = run("check", str(directory(tmp_path / "estimates", content)), "--max-epsilon", "1")
+    code, out, _ = run("check", str(directory(tmp_path / "estimates", content)), "--max-proven", "1")
     assert (code, "no result has a lower bound" in " ".join(out.split())) == (1, True)
     one_round = str(directory(tmp_path / "round", result("canife", "frozen", bound=0.5, unit=units.ROUND)))
-    code, out, _ = run("check", one_round, "--max-epsilon", "1")
+    code, out, _ = run("check", one_round, "--max-proven", "1")
     assert (code, "applies to none of these units" in " ".join(out.split())) == (1, True)
     assert run("check", one_round)[0] == 0
-    assert run("check", one_round, "--max-epsilon", "1", "--method", "canife")[0] == 0
+    assert run("check", one_round, "--max-proven", "1", "--method", "canife")[0] == 0
 
 
 def test_a_strict_gate_fails_if_nothing_was_checked(tmp_path, run):
     path = str(directory(tmp_path, result(claim=None)))
-    assert run("check", path)[0] == 0
-    code, out, _ = run("check", path, "--strict", "--json")
+    unclaimed = ("--allow", "no-mechanism")
+    assert run("check", path, *unclaimed)[0] == 0
+    code, out, _ = run("check", path, *unclaimed, "--strict", "--json")
     assert (code, json.loads(out)["gate"]["failed"]) == (1, True)
-    assert run("check", path, "--strict", "--max-epsilon", "2")[0] == 0
+    assert run("check", path, *unclaimed, "--strict", "--max-epsilon", "2")[0] == 0
 
 
 def test_the_verdict_is_json_with_every_character_escaped(tmp_path, run):
@@ -205,11 +205,45 @@ def test_the_verdict_is_json_with_every_character_escaped(tmp_path, run):
     results = result(view=odd, bound=3.0), result(view="updates", bound=0.5), result(view="empty").to_dict()
     results[2]["estimates"] = []
     directory(tmp_path / "run", *results)
-    code, out, _ = run("check", str(tmp_path / "run"), "--max-epsilon", "2", "--json")
+    code, out, _ = run("check", str(tmp_path / "run"), "--max-proven", "2", "--json")
     assert code == 1
     judgments = json.loads(out)["gate"]["judgments"]
     assert [j["over_limit"] for j in judgments] == [True, False, False]
     assert [j["verdict"] for j in judgments] == ["too weak", "too weak", "too weak"]
+
+
+def test_a_model_that_memorizes_without_a_mechanism_passes_only_if_both_are_allowed_by_name(tmp_path, run):
+    phrases = [{"planted": planted, "extracted": extracted} for planted, extracted in ((1, 1), (1, 0), (0, 1))]
+    (tmp_path / "memorization.json").write_text(json.dumps({"canaries": phrases}))
+    shown = result("secret-sharer", "exposure:user", bound=0.1, claim=None, training="text-training")
+    directory(tmp_path, shown, result(bound=5.0))
+    gate = ("check", tmp_path, "--max-epsilon", "9", "--strict")
+    code, out, _ = run(*gate)
+    said = "no finite ε is claimed for text-training (--allow no-mechanism); 1 of 2 inserted phrases can be extracted"
+    assert (code, said in " ".join(out.split())) == (1, True)
+    both = ("--allow", "no-mechanism", "--allow", "extracted-phrases")
+    assert [run(*gate, *allowed)[0] for allowed in (both[:2], both[2:], both)] == [1, 1, 0]
+    assert run(*gate, "--method", "one-shot")[0] == 0
+    code, _, err = run(*gate, "--allow", "no-mechanim")
+    assert (code, 'Did you mean "no-mechanism"?' in err) == (2, True)
+
+
+def test_claims_and_bounds_have_limits_of_their_own(tmp_path, run):
+    directory(tmp_path, result(bound=3.0, claim=7.3))
+    code, out, _ = run("check", tmp_path, "--max-epsilon", "4")
+    assert (code, "the claimed ε is 7.3, above the limit of 4" in " ".join(out.split())) == (1, True)
+    assert "Policy: claimed ε at most 4, proven ε at most 4." in " ".join(out.split())
+    assert run("check", tmp_path, "--max-proven", "4")[0] == 0
+    assert run("check", tmp_path, "--max-epsilon", "4", "--max-claimed", "8")[0] == 0
+    assert run("check", tmp_path, "--max-claimed", "8", "--max-proven", "2")[0] == 1
+
+
+def test_a_bug_stops_the_gate_without_a_claim_too():
+    bug = Finding(check="fresh noise", sentence="The noise repeats.", p_value=1e-9)
+    broken = result(claim=None, checks=["fresh noise"], findings=[bug])
+    assert judge([broken]).failed is True
+    assert judge([broken], allow=["findings"]).failed is False
+    assert judge([replace(broken, findings=[replace(bug, refutes=False)])]).failed is False
 
 
 @functools.cache
@@ -229,9 +263,9 @@ def test_the_false_alarm_rate_is_at_most_what_the_gate_says():
             replace(result(view=f"every:{i}", claim=None), estimates=[quoted_bound(*counts)])
             for i, counts in enumerate(drawn, 2)
         ]
-        gate = judge(results, max_epsilon=1.0, confidence=0.9)
+        gate = judge(results, max_proven=1.0, confidence=0.9)
         assert gate.false_alarm_rate <= 0.1 + 1e-12
         stopped += gate.failed
     assert stopped <= 0.1 * 100 + 3.2 * np.sqrt(100 * 0.1 * 0.9)
     # The same gate does stop a mechanism with twice the allowed ε.
-    assert judge([replace(result(), estimates=[quoted_bound(25, 0)])], max_epsilon=0.5).failed
+    assert judge([replace(result(), estimates=[quoted_bound(25, 0)])], max_proven=0.5).failed

@@ -50,17 +50,17 @@ def test_holms_method_begins_with_the_smallest_p_value():
 
 
 def test_bounds_stored_at_exactly_the_needed_confidence_are_used():
-    gate = judge([result(view=f"every:{k}", bound=3.0) for k in (2, 3)], max_epsilon=2.85)
+    gate = judge([result(view=f"every:{k}", bound=3.0) for k in (2, 3)], max_proven=2.85)
     assert [judgment.bound for judgment in gate.judgments] == [2.9, 2.9]
     assert [judgment.confidence for judgment in gate.judgments] == [pytest.approx(0.975)] * 2
     assert gate.failed is True
 
 
 def test_a_limit_may_be_zero_and_must_be_exceeded():
-    assert judge([result(bound=0.0, claim=None)], max_epsilon=0.0).failed is False
-    assert judge([result(bound=0.1, claim=None)], max_epsilon=0.0).failed is True
+    assert judge([result(bound=0.0, claim=None)], max_proven=0.0).failed is False
+    assert judge([result(bound=0.1, claim=None)], max_proven=0.0).failed is True
     with pytest.raises(InputError, match="max-epsilon"):
-        judge([result()], max_epsilon=-0.5)
+        judge([result()], max_proven=-0.5)
 
 
 def test_methods_and_views_choose_together():
@@ -91,7 +91,7 @@ def test_the_sentence_names_a_bug_before_other_failures():
 
 
 def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
-    gate = judge([result(bound=3.0, claim=None)], max_epsilon=2.0)
+    gate = judge([result(bound=3.0, claim=None)], max_proven=2.0)
     assert gate.reason(gate.judgments[0]) == "ε ≥ 3 at δ = 1e-05, above the limit of 2"
     gate = judge([result(bound=9.0)])
     assert gate.reason(gate.judgments[0]) == "ε ≥ 9 at δ = 1e-05 refutes the claim of 8"
@@ -111,9 +111,12 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
 def test_the_sentence_says_what_was_tested():
     one, none = result(bound=1.0, claim=1.5), result(view="final", bound=1.0, claim=None)
     assert judge([one]).sentence.startswith("No claim is refuted. This is not a proof of privacy.")
-    both = judge([one, none], max_epsilon=2.0).sentence
-    assert both.startswith("No claim is refuted. No lower bound exceeds the limit of 2. ")
-    assert judge([none], max_epsilon=2.0).sentence.startswith("No lower bound exceeds the limit of 2. ")
+    both = judge([one, none], max_claimed=3.0, max_proven=2.0).sentence
+    policy = "Policy: claimed ε at most 3, proven ε at most 2."
+    assert both.startswith(f"{policy} No claim is refuted. No result exceeds the policy. ")
+    assert judge([none], max_proven=2.0).sentence.startswith(
+        "Policy: proven ε at most 2. No result exceeds the policy."
+    )
     assert judge([none]).sentence.startswith("Nothing was tested: no claim was stated and no limit given. ")
 
 
@@ -128,11 +131,11 @@ def test_the_sentence_says_that_a_result_is_too_weak_and_that_a_strict_gate_fail
 
 def test_the_sentence_says_if_the_limit_applies_to_nothing():
     phrase = result("secret-sharer", "loss:phrase", bound=1.0, claim=None, unit=units.PHRASE)
-    assert "applies to none of these units" in judge([phrase], max_epsilon=2.0).sentence
-    for gate in (judge([phrase]), judge([phrase, result()], max_epsilon=2.0), judge([result()])):
+    assert "applies to none of these units" in judge([phrase], max_proven=2.0).sentence
+    for gate in (judge([phrase]), judge([phrase, result()], max_proven=2.0), judge([result()])):
         assert "applies to none" not in gate.sentence
-    refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_epsilon=2.0).sentence
-    assert refuted.startswith("1 of 1 results fail the gate.")
+    refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_proven=2.0).sentence
+    assert refuted.startswith("Policy: proven ε at most 2. 1 of 1 results fail the gate.")
     assert "The gate fails: the limit of 2 was compared with nothing: it applies to none" in refuted
 
 
@@ -148,8 +151,6 @@ def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():
 def test_rates_above_the_requested_one_are_stated_and_never_above_one():
     half_stored = judge([result(stricter=()), result(view="final")])
     assert half_stored.false_alarm_rate == pytest.approx(0.075)
-    assert "above the requested 5%" in half_stored.sentence
-    assert "above the requested" not in judge([result(), result(view="final")]).sentence
     many = judge([result(view=f"every:{k}", stricter=()) for k in range(2, 32)])
     assert many.false_alarm_rate == pytest.approx(1.5)
     assert many.to_dict()["false_alarm_rate"] == 1.0
@@ -166,7 +167,7 @@ def test_rows_show_what_each_result_was_judged_by():
         result("canife", "frozen", bound=5.0, claim=None, unit=units.ROUND),
         result("exposure", "ranks", bound=float("inf"), stricter=((0.999, float("inf")),)),
     ]
-    gate = judge(results, max_epsilon=3.0)
+    gate = judge(results, max_proven=3.0)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in gate.rows()]
     assert [row["lower bound"] for row in rows] == ["0.7", "-", "4.8", "∞"]
     assert [row["judged at"] for row in rows] == ["99.375%", "-", "98.75%", "99.9%"]
@@ -184,10 +185,15 @@ def test_rows_show_what_each_result_was_judged_by():
 
 
 def test_dictionaries_have_every_field():
-    gate = judge([with_p_value("updates", 0.2, bound=float("inf"), stricter=())], max_epsilon=3.0, strict=True)
+    gate = judge([with_p_value("updates", 0.2, bound=float("inf"), stricter=())], max_proven=3.0, strict=True)
     content = gate.to_dict()
-    assert (content["failed"], content["max_epsilon"], content["strict"]) == (True, 3.0, True)
-    assert content["summary"] == gate.sentence
+    assert (content["failed"], content["max_claimed"], content["max_proven"], content["strict"]) == (
+        True,
+        None,
+        3.0,
+        True,
+    )
+    assert (content["objections"], content["summary"]) == ({}, gate.sentence)
     (judgment,) = content["judgments"]
     assert judgment.pop("unit") == units.USER.name
     assert judgment.pop("confidence") == pytest.approx(0.95)

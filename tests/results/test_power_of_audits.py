@@ -9,7 +9,7 @@ from scipy import special
 from coalmine.claims import Claim, EveryRound, compose_rounds
 from coalmine.results.claim_test import check_claim
 from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
-from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, even_ranks
+from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, even_ranks, uniform_sum_cdf
 from coalmine.stats.rank_tests import member_ranks
 from coalmine.stats.tradeoff import BetaPair, GaussianDP
 
@@ -24,10 +24,10 @@ def normal_scores(n, shift):
 
 
 def refuted(n, share, *, exact_null, seed):
-    """Return which of many audits refute the claim, and which do by their rank-sum, if a share of the noise is there.
+    """Return which of many audits refute the claim, and which do by all comparisons, if a share of the noise is there.
 
-    Every audit has n scores per side, all of them in two arrays. The tests are those of `ClaimTests`: the rank-sum with
-    half of the significance, and thresholds at ranks with the other half.
+    Every audit has n scores per side, all of them in two arrays. The tests are those of `ClaimTests`: the rank-sum, or
+    the sum of tails, with half of the significance, and thresholds at ranks with the other half.
     """
     rng, claim, each = np.random.default_rng(seed), GaussianDP(1.0), min(n, 50)
     members = np.sort(rng.normal(1 / share, 1, (AUDITS, n)), axis=1)
@@ -35,7 +35,7 @@ def refuted(n, share, *, exact_null, seed):
     ranks, top = even_ranks(n), member_ranks(n)
     chosen, thresholds, v = members[:, n - ranks], members[:, n - top], top.astype(float)
     if exact_null:
-        statistic = 1 - special.ndtr(-chosen).mean(axis=1)
+        by_rank_sum = uniform_sum_cdf(special.ndtr(1.0 - members).sum(axis=1), n) <= ALPHA * RANK_SUM_SHARE
         p_values = special.betainc(v, n - v + 1, claim.tpr(special.ndtr(-thresholds)))
     else:
         statistic = (chosen[:, :, None] > nonmembers[:, None, n - ranks]).sum(axis=(1, 2)) / each**2
@@ -43,9 +43,9 @@ def refuted(n, share, *, exact_null, seed):
         flat, ranked = above.ravel().astype(float), np.tile(v, AUDITS)
         pairs = BetaPair(ranked, n - ranked + 1, flat + 1, np.maximum(n - flat, 1))
         p_values = np.where(above == n, 1.0, pairs.probability_below(claim).reshape(above.shape))
-    test = RankSum(n, None if exact_null else n, np.random.default_rng([seed, 1]))
-    reached = np.array([np.count_nonzero(test.drawn(claim) >= value - 1e-12) for value in statistic])
-    by_rank_sum = (1 + reached) / (1 + test.draws) <= ALPHA * RANK_SUM_SHARE
+        test = RankSum(n, n, np.random.default_rng([seed, 1]))
+        reached = np.array([np.count_nonzero(test.drawn(claim) >= value - 1e-12) for value in statistic])
+        by_rank_sum = (1 + reached) / (1 + test.draws) <= ALPHA * RANK_SUM_SHARE
     return by_rank_sum | (p_values.min(axis=1) <= ALPHA * (1 - RANK_SUM_SHARE) / top.size), by_rank_sum
 
 

@@ -62,7 +62,7 @@ def test_json_output_follows_the_schema(command, schema, run):
 
 def test_check_and_result_files_follow_the_schema(tmp_path, schema, run):
     directory(tmp_path, result(), result("ldp", "white-box", variant="benign, ε = 1", joint_bound=0.5))
-    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "1", "--json")
+    code, out, _ = run("check", str(tmp_path), "--max-proven", "1", "--json")
     assert code == 0
     jsonschema.validate(json.loads(out), schema)
     jsonschema.validate(json.loads((tmp_path / "result.json").read_text()), schema)

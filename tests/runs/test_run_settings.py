@@ -10,7 +10,8 @@ import coalmine.config as toml
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.methods.secret_sharer.method import SecretSharerSettings, TextTrainingSettings
-from coalmine.runs.settings import RunOptions, RunSettings, read_run, run_from_text
+from coalmine.runs.running import run
+from coalmine.runs.settings import RunOptions, RunSettings, run_from_text
 from coalmine.simulation.settings import TrainingSettings
 
 FILE = """\
@@ -129,10 +130,10 @@ def test_audits_that_cannot_be_done_together_are_refused(text, sentence):
 
 def test_a_file_that_is_not_there_or_no_text_is_a_sentence(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
-        read_run(tmp_path / "x.toml")
+        run(tmp_path / "x.toml")
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="as UTF-8"):
-        read_run(tmp_path / "x.toml")
+        run(tmp_path / "x.toml")
 
 
 SCALARS = st.one_of(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text())

@@ -134,12 +134,11 @@ def test_adaptive_clipping_finds_a_quantile_from_far_above_and_below(initial, qu
 
 
 def test_the_noise_on_counts_is_paid_for_by_the_noise_on_updates():
-    mechanism = Mechanism(clip_norm=1.0, quantile=0.5, count_noise=5.0, noise_multiplier=1.0)
-    raised = mechanism.update_noise(100)
-    assert raised**-2 + (2 * 5.0) ** -2 == pytest.approx(1.0)
-    assert Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=1.0).noise_on_count(100) == 5.0
-    with pytest.raises(InputError, match="count_noise must exceed half the noise multiplier of 4"):
-        Mechanism(clip_norm=1.0, quantile=0.5, count_noise=2.0, noise_multiplier=4.0).update_noise(100)
+    mechanism = Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=1.0)
+    assert mechanism.noise_on_count(100) == 5.0
+    assert mechanism.update_noise(100) ** -2 + (2 * 5.0) ** -2 == pytest.approx(1.0)
+    assert Mechanism(clip_norm=1.0, noise_multiplier=1.0).update_noise(100) == 1.0
+    assert Mechanism(clip_norm=1.0, quantile=0.5).update_noise(100) == 0.0
 
 
 def test_without_noise_the_update_is_the_mean_of_those_who_came():
@@ -167,7 +166,7 @@ def test_noise_without_clipping_or_below_zero_raises():
 
 
 def test_adaptive_clipping_is_accounted_with_the_multiplier_it_was_given():
-    mechanism = Mechanism(clip_norm=1.0, quantile=0.5, count_noise=3.0, noise_multiplier=1.1)
+    mechanism = Mechanism(clip_norm=1.0, quantile=0.5, noise_multiplier=1.1)
     training = Training(model=mlp(), data=federation([3] * 8), rounds=5, sampling=Poisson(0.5), mechanism=mechanism)
     claim = training.claim(1e-5)
     assert (claim.noise_multiplier, claim.sampling) == (1.1, Poisson(0.5))

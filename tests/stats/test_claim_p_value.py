@@ -1,6 +1,7 @@
 """The p-value of all tests of a claim together, and its power, from their parts."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from coalmine.stats.claim_tests import (
     even_ranks,
     separation,
     uniform_order_statistics,
+    uniform_sum_cdf,
 )
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import LargestOfNull, OrthogonalCosineNull, parse_null, symmetry_p_value
@@ -139,8 +141,7 @@ def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
     larger = RankSum(75, 50, np.random.default_rng(0), draws=999)
     assert tests.power(claim, truth, 0.06, factor=2.5) == larger.power(claim, truth, 0.03)
     known = ClaimTests(Scores(np.arange(10.0), null=NormalNull()))
-    fifteen = RankSum(15, None, np.random.default_rng(0), draws=999)
-    simulated = KnownNullDetection(fifteen, claim, 0.06).rejected(truth, slice(None))
+    simulated = KnownNullDetection(15, claim, 0.06).rejected(truth, slice(None))
     assert known.power(claim, truth, 0.06, factor=1.45) == simulated.mean()
 
 
@@ -267,9 +268,6 @@ def test_the_rank_sum_is_the_share_of_comparisons_won():
     won = np.mean([m > n for m in members for n in nonmembers])
     test = RankSum(4, 3, np.random.default_rng(0), draws=9)
     assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
-    known = RankSum(4, None, np.random.default_rng(0), draws=9)
-    expected = np.mean(stats.norm.cdf(members, 1.0, 2.0))
-    assert known.statistic(Scores(members, null=NormalNull(1.0, 2.0))) == pytest.approx(expected, rel=1e-12)
 
 
 def test_more_scores_are_compared_at_fifty_even_ranks():
@@ -281,14 +279,12 @@ def test_more_scores_are_compared_at_fifty_even_ranks():
     assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
 
 
-@pytest.mark.parametrize("nonmembers", [6, None])
-def test_rank_sum_p_values_and_powers_count_draws(nonmembers):
-    test = RankSum(5, nonmembers, np.random.default_rng(1), draws=39)
+def test_rank_sum_p_values_and_powers_count_draws():
+    test = RankSum(5, 6, np.random.default_rng(1), draws=39)
     claim, truth = GaussianDP(0.5), GaussianDP(3.0)
     drawn, against = test.drawn(claim), test.drawn(truth)
     for shift in (-2.0, 0.0, 1.0, 30.0):
-        null = NormalNull() if nonmembers is None else None
-        scores = Scores(np.arange(5.0) + shift, None if null else np.arange(6.0), null)
+        scores = Scores(np.arange(5.0) + shift, np.arange(6.0))
         reached = np.sum(drawn >= test.statistic(scores) - 1e-12)
         assert test.p_value(scores, claim) == pytest.approx((1 + reached) / 40)
     for level in (0.01, 0.025, 0.1, 0.5):
@@ -305,21 +301,71 @@ def test_order_statistics_of_uniform_numbers_are_beta(count):
         assert stats.kstest(drawn[:, i], stats.beta(i + 1, count - i).cdf).pvalue > 1e-6
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 30, 200])
+def test_the_sum_of_uniform_numbers_has_the_volume_of_a_corner_of_the_cube(count):
+    for share in (0.2, 0.37, 0.5, 0.8):
+        total = share * count
+        x = Fraction(total)  # by inclusion and exclusion, without rounding
+        terms = [(-1) ** k * math.comb(count, k) * (x - k) ** count for k in range(math.floor(x) + 1)]
+        volume = float(sum(terms) / math.factorial(count))
+        assert volume <= float(uniform_sum_cdf(np.array(total), count)) <= volume * (1 + 1e-12) + 2e-15 * count
+    np.testing.assert_array_equal(uniform_sum_cdf(np.array([0.0, count]), count).round(12), [0, 1])
+
+
+def tails_under(claim, null, members):
+    """The most likely scores at least as high as each member's, if the claim holds."""
+    return claim.tpr_at_tails(null.log_sf(members), null.log_cdf(members))
+
+
+def test_with_a_known_null_the_sum_of_the_tails_is_that_of_uniform_numbers():
+    null, claim, members = NormalNull(1.0, 2.0), GaussianDP(0.5), np.array([3.0, 5.0])
+    a, b = tails_under(claim, null, members)
+    assert a + b < 1
+    assert ClaimTests(Scores(members, null=null)).p_value(claim) == pytest.approx(
+        (a + b) ** 2
+    )  # half of it is a corner
+    far = ClaimTests(Scores(np.full(100, 30.0), null=NormalNull())).p_value(GaussianDP(25.0))
+    assert far < 1e-12
+
+
+@pytest.mark.parametrize("level", [0.05, 0.0005])
+def test_the_p_value_with_a_known_null_is_as_small_as_often_as_it_says(level):
+    """20,000 audits of 34 members: four standard errors. The tests at ranks are left out."""
+    rng = np.random.default_rng(34)
+    sums = stats.norm.sf(rng.normal(0, 1, (20_000, 34))).sum(axis=1)
+    small = np.mean(uniform_sum_cdf(sums, 34) <= level)
+    assert small == pytest.approx(level, abs=4 * math.sqrt(level / 20_000))
+
+
 def test_scores_that_share_a_length_are_averaged_over_it():
-    null = OrthogonalCosineNull(20)
-    scores = Scores(np.array([-0.1, 0.2, 0.3, 0.5, 0.6]), null=null)
-    test, claim = RankSum(5, None, np.random.default_rng(0), draws=999), GaussianDP(0.5)
+    null, claim = OrthogonalCosineNull(20), GaussianDP(0.5)
+    scores = Scores(np.array([0.1, 0.2, 0.3, 0.5, 0.6]), null=null)
     shares, log_fpr, _ = null.given_shared(scores.members)
-    won = 1 - np.exp(log_fpr).mean(axis=0)
-    reached = np.array([np.sum(test.drawn(claim) >= statistic - 1e-12) for statistic in won])
-    expected = np.sum(shares * (1 + reached) / 1000)
-    assert test.p_value(scores, claim) == pytest.approx(expected, rel=1e-12)
+    sums = stats.norm.sf(stats.norm.isf(np.exp(log_fpr)) - claim.mu).sum(axis=0)
+    expected = sum(share * uniform_sum_cdf(total, 5) for share, total in zip(shares, sums, strict=True))
+    at_ranks = joint_p_value(claim_families(scores, "fixed", claim), claim)
+    assert symmetry_p_value(scores.members) < 2 * expected < 2 * at_ranks
+    assert ClaimTests(scores).p_value(claim) == pytest.approx(2 * expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("nonmembers", [None, 7])
-def test_some_of_the_draws_are_those_of_all(nonmembers):
-    test, claim = RankSum(6, nonmembers, np.random.default_rng(0), draws=30), GaussianDP(1.0)
+def test_some_of_the_draws_are_those_of_all():
+    test, claim = RankSum(6, 7, np.random.default_rng(0), draws=30), GaussianDP(1.0)
     rows = np.array([3, 4, 20])
     some = test.drawn(claim, rows)
     np.testing.assert_array_equal(test.drawn(claim)[rows], some)
     np.testing.assert_array_equal(test.drawn(claim, rows), some)
+
+
+@pytest.mark.parametrize(
+    ("members", "dim", "mu"), [(50, 60, 1.67), pytest.param(300, 400, 5.0, marks=pytest.mark.slow)]
+)
+def test_a_true_claim_is_refuted_in_at_most_5_percent_if_scores_share_a_length(members, dim, mu):
+    """300 audits (1,000 slow ones), by the sum of tails alone: 5% and 3.5 standard errors."""
+    rng, audits = np.random.default_rng(dim), 300 if members == 50 else 1000
+    refuted = 0
+    for _ in range(audits):
+        inserted = rng.normal(mu, 1, members)
+        cosines = inserted / np.sqrt(inserted**2 + rng.chisquare(dim - 1))
+        tests = ClaimTests(Scores(cosines, null=OrthogonalCosineNull(dim)))
+        refuted += tests._known_null_p_value(GaussianDP(mu)) <= 0.05
+    assert 0.01 < refuted / audits <= 0.05 + 3.5 * math.sqrt(0.05 * 0.95 / audits)

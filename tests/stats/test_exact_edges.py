@@ -40,9 +40,8 @@ def test_levels_that_are_met_exactly_reject():
     assert walk.margins(NOTHING, p_value * 0.999)[0] > 0
 
 
-@pytest.mark.parametrize("nonmembers", [None, 7])
-def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshold(nonmembers):
-    test, claim = RankSum(9, nonmembers, np.random.default_rng(0), draws=99), GaussianDP(1.0)
+def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshold():
+    test, claim = RankSum(9, 7, np.random.default_rng(0), draws=99), GaussianDP(1.0)
     statistics = np.sort(test.drawn(claim))
     for level in (0.01, 0.05, 0.2):
         allowed = round(level * 100) - 1

@@ -64,7 +64,8 @@ _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
     ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
     ("--out", "Directory for results, scores, report and checkpoints; rerun to resume.", _PATH),
-    ("--max-epsilon", "Exit with code 1 if a lower bound exceeds this ε.", {"type": float}),
+    ("--max-epsilon", "Exit with code 1 if the claim or a lower bound exceeds this ε.", {"type": float}),
+    ("--allow", "With --max-epsilon: what must not stop it, as in `coalmine check`. Repeatable.", {"multiple": True}),
     ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
     ("--timeout", "Stop after so many seconds.", _SECONDS),
     ("--quiet", "Hide progress.", _FLAG),
@@ -118,6 +119,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
         return
     from coalmine.config import settings_from_mapping, texts_to_mapping
     from coalmine.results.gate import judge
+    from coalmine.runs.recompute import objections
     from coalmine.runs.running import run
     from coalmine.runs.settings import TRAINING, RunOptions, RunSettings
 
@@ -144,12 +146,20 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
     # Whoever audits one method names it, so that a limit applies to each of its units.
     named = [method.name] if found.results else []
-    gate = judge(found.results, methods=named, max_epsilon=max_epsilon, confidence=confidence)
+    gate = judge(
+        found.results,
+        methods=named,
+        max_epsilon=max_epsilon,
+        confidence=confidence,
+        objections=[] if max_epsilon is None else objections(finished.methods),  # without a limit, it only reports
+        allow=values["allow"],
+    )
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
         print_method(method, found)
         if max_epsilon is not None:
+            console.print_alarm(gate.alarm)
             console.print_sentence(gate.sentence)
     if out is not None and found.results:
         draw(out, as_json)
@@ -166,7 +176,7 @@ def _default(value: object) -> str:
 
 def print_method(method: type[Method], found: MethodResults) -> None:
     """Print a method's tables, then what its results say, and the quality of the model."""
-    from coalmine.results.summary import evidence_sentences, finding_sentences
+    from coalmine.results.summary import causes_of, evidence_sentences, not_tested
     from coalmine.runs.running import QUALITY
 
     for table in method.tables(found):
@@ -174,7 +184,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
     console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
     evidence = [f"{result.label}: {evidence_sentences(result)}" for result in plain]
-    for sentence in [*finding_sentences(plain), *evidence]:
+    for sentence in [*map(str, causes_of(plain)), *evidence, not_tested(plain)]:
         console.print_sentence(sentence)
     console.print_warnings(warning for result in found.results for warning in result.warnings)
     # Every result of a method comes from the same training, so its quality is printed once.
@@ -221,7 +231,9 @@ def estimate(
         str | None,
         typer.Option(help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8."),
     ] = None,
-    max_epsilon: Annotated[float | None, typer.Option(help="Exit with code 1 if a lower bound exceeds this ε.")] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="Exit with code 1 if the claim or a lower bound exceeds this ε.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate ε from any scores: every estimator that applies, in one table.

@@ -201,6 +201,12 @@ def print_sentence(text: str | None) -> None:
         say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
 
 
+def print_alarm(text: str) -> None:
+    """Print a sentence on a line of its own, in red if this is a terminal; nothing if it is empty."""
+    if text:
+        typer.secho(f"\n{printable(text)}", fg="red", bold=True)
+
+
 def print_warnings(warnings: Iterable[str]) -> None:
     """Print each different warning as a sentence."""
     for warning in dict.fromkeys(warnings):

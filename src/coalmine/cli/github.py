@@ -29,7 +29,7 @@ def step_summary(gate: Gate, title: str) -> str:
     cells = [list(map(inline_markdown, row)) for row in gate.rows(gate.folded())]
     parts = [
         f"### coalmine check: {outcome} ({inline_markdown(title)})",
-        inline_markdown(gate.sentence),
+        inline_markdown(f"{gate.alarm} {gate.sentence}"),
         Table("", COLUMNS, cells).to_markdown(),
     ]
     reasons = []
@@ -43,8 +43,8 @@ def step_summary(gate: Gate, title: str) -> str:
 def annotation_lines(gate: Gate) -> list[str]:
     """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
 
-    A gate that was asked for a check that applies to nothing is an error, too. GitHub shows ten of each kind; the step
-    summary has all.
+    Objections, and a gate that was asked for a check that applies to nothing, are errors, too. GitHub shows ten of each
+    kind; the step summary has all.
 
     Args:
         gate: The gate.
@@ -53,10 +53,11 @@ def annotation_lines(gate: Gate) -> list[str]:
         >>> from coalmine import check_mechanism
         >>> from coalmine.results.gate import judge
         >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
-        >>> annotation_lines(judge([result], max_epsilon=1.0))
+        >>> annotation_lines(judge([result], max_proven=1.0))
         ['::error title=mechanism%2C release::ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
     """
     errors = [("gate", gate.unchecked)] if gate.unchecked else []
+    errors += [(objection.name, objection.sentence) for objection in gate.objections]
     errors += [(failure.result.name, gate.reason(failure)) for failure in gate.failures]
     warnings = []
     unchecked = [judgment.result.name for judgment in gate.judgments if not judgment.checked]

@@ -118,6 +118,9 @@ def main() -> None:
     """Run the command line, say how it ended if it was not as planned, and exit with a code of its own for that."""
     warnings.showwarning = console.show_warning
     console.warned.clear()
+    # A process whose streams were closed has none; what it prints is then for nobody.
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 as long as the process
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # survives characters that it cannot encode
             stream.reconfigure(errors="replace")
@@ -165,6 +168,8 @@ def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     # Whatever a user's file raises is theirs to mend; only the rest is a bug of ours.
     if sentence := blamed(error):
         return console.BAD_INPUT, f"your code failed: {sentence}"
+    if isinstance(error, OSError) and error.filename is not None:  # a name that is too long, a full disk, no permission
+        return console.BAD_INPUT, f"{error.filename!s:.200} cannot be used: {error.strerror}"
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     # torch reports that memory is short as a RuntimeError.
     if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and "alloc" in str(error)):

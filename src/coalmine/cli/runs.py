@@ -74,12 +74,14 @@ def run(
 
     If the directory already holds this run, it continues.
     """
+    from coalmine.files import read_text
     from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
-    from coalmine.runs.settings import read_run
+    from coalmine.runs.settings import run_from_text
 
     directory = out or RUNS / file.stem
-    results = _run(read_run(file, settings or []), directory, quiet, as_json, timeout, track)
+    settings_of_run = run_from_text(read_text(file), str(file), settings or [])
+    results = _run(settings_of_run, directory, quiet, as_json, timeout, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
@@ -155,7 +157,7 @@ def log(
 
     with tracker(to, where=where, project=project, name=name or directory.resolve().name) as tracked:
         log_run(directory, tracked)
-    console.say(f"{directory} is logged to {to}")
+    console.say(f"{directory} is logged to {to}: {tracked.place}")
 
 
 # Finished runs
@@ -196,8 +198,16 @@ def model_card(
 
 def check(
     directory: Directory,
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="Largest ε allowed. Claims are tested with or without it.")
+    max_epsilon: Annotated[float | None, typer.Option(help="Largest ε allowed, claimed and proven.")] = None,
+    max_claimed: Annotated[float | None, typer.Option(help="Largest claimed ε allowed.")] = None,
+    max_proven: Annotated[float | None, typer.Option(help="Largest lower bound on ε allowed.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="What must not stop the gate: no-mechanism (no finite ε is claimed), extracted-phrases, or findings "
+            "(bugs that checks found). Repeatable.",
+        ),
     ] = None,
     view: Annotated[list[str] | None, typer.Option(help="Only this view. Repeatable.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method. Repeatable.")] = None,
@@ -217,7 +227,9 @@ def check(
     """Gate for CI: recompute everything from the scores; exit code 1 if a claim is refuted or a limit exceeded.
 
     Bounds, claim tests and verdicts are computed again from the stored scores and settings, and stored numbers are
-    ignored. Exit code 1 also if they differ from the recomputed ones, or if the limit applies to no result.
+    ignored. Exit code 1 also if they differ from the recomputed ones, if a limit applies to no result, if there is no
+    privacy mechanism, if inserted phrases can be extracted, or if a check found a bug. Claims are tested with or
+    without limits.
     """
     from coalmine.cli.github import annotation_lines, append_to_summary, step_summary
     from coalmine.results.gate import COLUMNS, judge
@@ -239,7 +251,11 @@ def check(
             methods=method or [],
             views=view or [],
             max_epsilon=max_epsilon,
+            max_claimed=max_claimed,
+            max_proven=max_proven,
             confidence=confidence,
+            objections=recomputed.objections,
+            allow=allow or [],
             strict=strict,
         )
     if as_json:
@@ -258,6 +274,7 @@ def check(
         hidden = len(gate.judgments) - len(shown)
         if hidden:
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
+        console.print_alarm(gate.alarm)
         console.print_sentence(gate.sentence)
         for difference in recomputed.differences:
             console.print_sentence(f"{difference}.")
@@ -272,8 +289,10 @@ def check(
 
 
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Recompute every bound, claim test and verdict from the stored scores: `check` without limits."""
-    check(directory, every=True, as_json=as_json)
+    """Recompute every bound, claim test and verdict from the stored scores: `check` that asks for no mechanism."""
+    from coalmine.results.gate import EXTRACTED, NO_MECHANISM
+
+    check(directory, allow=[NO_MECHANISM, EXTRACTED], every=True, as_json=as_json)
 
 
 def compare(
@@ -329,8 +348,9 @@ def _run(
 ) -> Sequence[Result]:
     """Run, print a summary of all methods, draw the report, and return the results."""
     from coalmine.integrations.tracking import log_run, tracker
-    from coalmine.results.summary import finding_sentences
+    from coalmine.results.summary import causes_of, not_tested
     from coalmine.results.tables import Table
+    from coalmine.runs.recompute import objections
     from coalmine.runs.running import run as run_all
 
     with nullcontext() if track is None else tracker(track, name=out.resolve().name) as tracked:
@@ -344,9 +364,13 @@ def _run(
     else:
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         summaries = [method.summary for method in finished.methods if method.summary]
-        for sentence in [*summaries, *finding_sentences(finished.results)]:
+        for sentence in [*summaries, *map(str, causes_of(finished.results)), not_tested(finished.results)]:
             console.print_sentence(sentence)
+        found = "; ".join(objection.sentence for objection in objections(finished.methods))
+        console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")
     draw(out, as_json)
+    if tracked is not None and not as_json:
+        console.say(f"logged to {track}: {tracked.place}")
     return finished.results
 
 

@@ -45,6 +45,7 @@ class Tracker:
         verdict: Logs the name and the verdict of a result.
         attach: Attaches a file by its name and content: ``report.html`` or ``results.md``.
         close: Ends the run.
+        place: Where the run is: an address or a directory.
     """
 
     numbers: Callable[[Mapping[str, float], int], Any]
@@ -52,6 +53,7 @@ class Tracker:
     verdict: Callable[[str, str], Any]
     attach: Callable[[str, str], Any]
     close: Callable[[], Any]
+    place: str = ""
     last_round: int = 0
 
     def __enter__(self) -> Self:
@@ -193,6 +195,7 @@ def _mlflow(mlflow: Any, where: Path | str | None, project: str, name: str | Non
         verdict=lambda key, text: client.set_tag(run_id, key, text),
         attach=lambda file, text: client.log_text(run_id, text, file),
         close=lambda: None if active else client.set_terminated(run_id),
+        place=str(run.info.artifact_uri).removesuffix("/artifacts"),
     )
 
 
@@ -213,6 +216,7 @@ def _tensorboard(_: Any, where: Path | str | None, project: str, name: str | Non
         verdict=writer.add_text,
         attach=lambda file, text: write_text(directory / file, text),
         close=writer.close,
+        place=str(directory),
     )
 
 
@@ -236,6 +240,7 @@ def _wandb(wandb: Any, where: Path | str | None, project: str, name: str | None)
         verdict=lambda key, text: run.summary.update({key: text}),
         attach=attach,
         close=lambda: None if active else run.finish(),
+        place=str(run.dir),
     )
 
 

@@ -170,6 +170,11 @@ class Method:
         return {}
 
     @classmethod
+    def objections(cls, found: MethodResults) -> Mapping[str, str]:
+        """Return what must stop the gate whatever ε is, by its name in `coalmine.results.gate.ALLOWABLE`."""
+        return {}
+
+    @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:
         """Return the tables that the terminal shows before the sentences. By default, the estimates of each result."""
         tables = []

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -34,11 +35,11 @@ CONFIG, _LOCK = "config.toml", ".lock"
 _PATIENCE = 0.5  # seconds; other processes hold the lock briefly, to ask whether the directory is in use
 
 
+@dataclass(frozen=True)
 class RunDirectory:
     """The directory of one run. `claimed` opens it for writing."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    path: Path
 
     @property
     def exists(self) -> bool:
@@ -77,8 +78,26 @@ class RunDirectory:
             # A killed process may have left files half written.
             for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
                 path.unlink(missing_ok=True)
-            self._check_settings(config)
-            if not self.exists:
+            if self.exists:
+                self.about()
+                # What the result depends on; another device changes it by rounding only.
+                others = ("workers = ", "checkpoint_every = ", "device = ")
+                theirs, ours = (
+                    [line for line in text.splitlines() if not line.startswith(others)]
+                    for text in (self.config, config)
+                )
+                for differs, other in zip_longest(theirs, ours, fillvalue="nothing"):
+                    if differs != other:
+                        raise InputError(
+                            f"{self.path} holds a run with other settings ({differs} there, {other} here): choose "
+                            "another directory"
+                        )
+            else:
+                taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
+                if (self.path / CONFIG).exists() and self.config != config:  # the same: a run killed at its start
+                    taken.append(CONFIG)
+                for name in taken:
+                    raise InputError(f"{self.path} holds {name}, which belongs to no run: choose another directory")
                 write_text(self.path / CONFIG, config)
             self._state("running")
             try:
@@ -95,31 +114,6 @@ class RunDirectory:
                     self._state("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{error}"[:2000])
                 raise
             self._state("done")
-
-    def _check_settings(self, config: str) -> None:
-        """Refuse a directory that holds a run with other settings, or files that belong to no run."""
-        if self.exists:
-            self.about()
-            # What the result depends on; another device changes it by rounding only.
-            others = ("workers = ", "checkpoint_every = ", "device = ")
-            theirs, ours = (
-                [line for line in text.splitlines() if not line.startswith(others)] for text in (self.config, config)
-            )
-            for differs, other in zip_longest(theirs, ours, fillvalue="nothing"):
-                if differs != other:
-                    raise InputError(
-                        f"{self.path} holds a run with other settings ({differs} there, {other} here): choose another "
-                        "directory"
-                    )
-            return
-        taken = [name for name in (RESULT, "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / CONFIG).exists() and self.config != config:  # the same: a run that was killed at its start
-            taken.append(CONFIG)
-        if taken:
-            raise InputError(
-                f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "
-                "directory"
-            )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

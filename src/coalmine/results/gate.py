@@ -1,4 +1,5 @@
-"""The gate: are the claims refuted, or do lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and ``check``.
+"""The gate: are the claims refuted, or do claims or lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and
+``check``.
 
 All results are judged together, at one false-alarm rate. Each method has an equal share of the rate, and each of its
 results an equal share of that. Claims with a p-value are tested by Holm's procedure with these weights; all other
@@ -6,7 +7,8 @@ bounds are taken at the confidence that their share leaves. A mechanism within t
 no more often than the false-alarm rate, however the results depend on each other. Findings of checks count too; they
 are made at a far lower false-alarm rate of their own.
 
-``check`` hands the gate results that were computed again from their scores (`coalmine.runs.recompute`).
+``check`` hands the gate results that were computed again from their scores, and what no ε shows, such as a training
+without noise (`coalmine.runs.recompute`). These objections need no statistics, and stop it unless allowed by name.
 """
 
 from __future__ import annotations
@@ -17,15 +19,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coalmine.errors import InputError, check_confidence, check_number
+from coalmine.errors import InputError, check_confidence, check_nonnegative, did_you_mean
 from coalmine.results import summary
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import shown_results
-from coalmine.results.verdict import CHECK_RATE, Verdict, exceeds, verdict_on
+from coalmine.results.verdict import CHECK_RATE, Finding, Verdict, exceeds, verdict_on
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
 
+NO_MECHANISM, EXTRACTED, FINDINGS = ALLOWABLE = ("no-mechanism", "extracted-phrases", "findings")
+"""What stops the gate whatever ε is, unless it is allowed by name."""
+
 _ROUNDING = 1 + 1e-9  # a share of 0.05 / 2 is not exactly 1 - 0.975
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Something that stops the gate although no test shows it.
+
+    Args:
+        name: One of `ALLOWABLE`, by which it can be allowed.
+        sentence: What is wrong, without a full stop.
+        methods: The methods that it is about.
+    """
+
+    name: str
+    sentence: str
+    methods: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,8 +60,9 @@ class Judgment:
         claim: The claimed ε, or None.
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
-        over_limit: Whether the bound exceeds the limit.
-        limit_applies: Whether the limit is about this result's unit.
+        bugs: The findings that stop the gate.
+        over_limit: Which limit the claim or the bound exceeds, in words; empty if none.
+        limit_applies: Whether limits are about this result's unit.
         checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
 
@@ -52,7 +73,8 @@ class Judgment:
     claim: float | None
     p_value: float | None
     verdict: Verdict
-    over_limit: bool
+    bugs: Sequence[Finding]
+    over_limit: str
     limit_applies: bool
     checked: bool
 
@@ -66,9 +88,10 @@ class Gate:
         failures: Those that stop the gate.
         doubtful: Those that would stop it only if it were strict.
         unchecked: Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was.
-        limit: The largest ε allowed, or None if only claims are tested.
-        false_alarm_rate: How often a gate like this stops a mechanism that keeps within limit and claims, at most.
-        requested_rate: The false-alarm rate that was asked for.
+        max_claimed: The largest claimed ε allowed, or None.
+        max_proven: The largest lower bound allowed, or None.
+        false_alarm_rate: How often a gate like this stops a mechanism that keeps within limits and claims, at most.
+        objections: What stops the gate besides results.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
     """
 
@@ -76,39 +99,49 @@ class Gate:
     failures: Sequence[Judgment]
     doubtful: Sequence[Judgment]
     unchecked: str
-    limit: float | None
+    max_claimed: float | None
+    max_proven: float | None
     false_alarm_rate: float
-    requested_rate: float
+    objections: Sequence[Objection] = ()
     strict: bool = False
 
     @property
     def failed(self) -> bool:
-        """Whether a result stops the gate, or nothing was compared with what it was asked to check."""
-        return bool(self.failures or self.unchecked)
+        """Whether a result or an objection stops the gate, or nothing was compared with what it was asked to check."""
+        return bool(self.failures or self.unchecked or self.objections)
+
+    @property
+    def alarm(self) -> str:
+        """The objections in one sentence, with how to allow each; empty if there are none."""
+        allowed = [f"{objection.sentence} (--allow {objection.name})" for objection in self.objections]
+        return f"The gate fails: {'; '.join(allowed)}." if allowed else ""
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
-        proven = f"ε ≥ {_short(judgment.bound)} at δ = {judgment.delta:g}"
         if judgment.over_limit:
-            return f"{proven}, above the limit of {_short(self.limit)}"
+            return judgment.over_limit
+        if judgment.bugs:
+            return " ".join(cause.sentence for cause in summary.causes(judgment.bugs)).rstrip(".")
         if judgment.verdict is not Verdict.REFUTED:
             return f"{judgment.verdict.value}, and the gate is strict"
-        if judgment.result.bugs:
-            return " ".join(map(str, judgment.result.bugs)).rstrip(".")
         test = judgment.result.claim_test
         if judgment.p_value is None or test is None:
-            return f"{proven} refutes the claim of {_short(judgment.claim)}"
+            return f"{_proven(judgment.bound, judgment.delta)} refutes the claim of {_short(judgment.claim)}"
         noise = summary.noise_sentence(test).strip().rstrip(".")
         refuted = f"the claim of ε = {_short(judgment.claim)} is refuted, {summary.p_value_text(judgment.p_value)}"
         return f"{refuted}. {noise}" if noise else refuted
 
     @property
     def sentence(self) -> str:
-        """The outcome and the false-alarm rate."""
+        """The policy, the outcome and the false-alarm rate."""
         parts = []
+        limits = {"claimed": self.max_claimed, "proven": self.max_proven}
+        policy = [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
+        if policy:
+            parts.append(f"Policy: {', '.join(policy)}.")
         if self.failures:
             # A bug says more than a p-value or a bound.
-            first = next((failure for failure in self.failures if failure.result.bugs), self.failures[0])
+            first = next((failure for failure in self.failures if failure.bugs), self.failures[0])
             parts.append(f"{len(self.failures)} of {len(self.judgments)} results fail the gate.")
             parts.append(f"{first.result.name}: {self.reason(first)}.")
         if self.unchecked:
@@ -119,9 +152,6 @@ class Gate:
         if any(judgment.result.checks for judgment in self.judgments):
             rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
         parts.append(f"{rate}.")
-        if self.false_alarm_rate > self.requested_rate * _ROUNDING:
-            above = f"That is above the requested {100 * self.requested_rate:.3g}%"
-            parts.append(f"{above}, because this run did not store bounds at a high enough confidence.")
         return " ".join(parts)
 
     def _passed(self) -> list[str]:
@@ -129,8 +159,8 @@ class Gate:
         parts, results = [], len(self.judgments)
         if any(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments):
             parts.append("No claim is refuted.")
-        if self.limit is not None:
-            parts.append(f"No lower bound exceeds the limit of {_short(self.limit)}.")
+        if self.max_claimed is not None or self.max_proven is not None:
+            parts.append("No result exceeds the policy.")
         if not parts:
             parts.append("Nothing was tested: no claim was stated and no limit given.")
         if self.doubtful:
@@ -159,12 +189,12 @@ class Gate:
         rows = []
         for judgment in self.judgments if judgments is None else judgments:
             remark = ""
-            if self.limit is not None and not judgment.limit_applies:
+            if (self.max_claimed, self.max_proven) != (None, None) and not judgment.limit_applies:
                 remark = "limit does not apply to this unit"
             if not judgment.checked:
                 reason = "no lower bound" if judgment.bound is None else remark
                 remark = f"not checked: {reason}" if reason else "not checked"
-            if judgment.result.bugs:
+            if judgment.bugs:
                 remark = "a check found a bug"
             if judgment.over_limit:
                 remark = "ABOVE THE LIMIT"
@@ -191,15 +221,18 @@ class Gate:
             result, verdict = judgment.result, judgment.verdict.value
             about = {"method": result.method, "view": result.label, "unit": result.unit.name}
             numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
-            tested = {"confidence": judgment.confidence, "over_limit": judgment.over_limit, "checked": judgment.checked}
+            tested = {"confidence": judgment.confidence, "checked": judgment.checked}
+            tested["over_limit"] = bool(judgment.over_limit)
             judgments.append({**about, **numbers, "verdict": verdict, **tested})
         return {
             "failed": self.failed,
-            "max_epsilon": in_json(self.limit),
+            "max_claimed": in_json(self.max_claimed),
+            "max_proven": in_json(self.max_proven),
             "strict": self.strict,
             "false_alarm_rate": min(1.0, self.false_alarm_rate),
+            "objections": {objection.name: objection.sentence for objection in self.objections},
             "judgments": judgments,
-            "summary": self.sentence,
+            "summary": f"{self.alarm} {self.sentence}".lstrip(),
         }
 
 
@@ -207,29 +240,126 @@ def judge(
     results: Sequence[Result],
     *,
     max_epsilon: float | None = None,
+    max_claimed: float | None = None,
+    max_proven: float | None = None,
     methods: Sequence[str] = (),
     views: Sequence[str] = (),
     confidence: float = 0.95,
+    objections: Sequence[Objection] = (),
+    allow: Sequence[str] = (),
     strict: bool = False,
 ) -> Gate:
-    """Judge results together, against their claims and a limit.
+    """Judge results together, against their claims and limits.
+
+    Limits apply to units that are about one person or example and a whole release; a single round or a phrase shared by
+    several users is compared only if named by ``methods`` or ``views``. A limit that applies to nothing fails the gate.
 
     Args:
         results: The results of a run, an audit or a score file.
-        max_epsilon: Largest ε allowed. It applies to units that are about one person or example and a whole release;
-            a single round or a phrase shared by several users is compared only if named by ``methods`` or ``views``.
-            A limit that applies to no lower bound fails the gate.
+        max_epsilon: Largest ε allowed, claimed and proven, unless one of the next two says otherwise.
+        max_claimed: Largest claimed ε allowed.
+        max_proven: Largest lower bound allowed.
         methods: Only these methods.
         views: Only these views.
         confidence: One minus the false-alarm rate of all judgments together.
+        objections: What stops the gate besides results.
+        allow: Names in `ALLOWABLE`: what does not stop it.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
 
     Raises:
-        InputError: If a method or view is unknown, or the limit or confidence is out of range.
+        InputError: If a method, view or name is unknown, or a limit or the confidence is out of range.
     """
-    if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
-        raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
+    max_claimed, max_proven = (max_epsilon if limit is None else limit for limit in (max_claimed, max_proven))
+    for limit in (max_claimed, max_proven):
+        if limit is not None:
+            check_nonnegative("max-epsilon", limit)
+    for name in allow:
+        if name not in ALLOWABLE:
+            raise InputError(f"--allow: unknown name {name!r}. {did_you_mean(name, ALLOWABLE)}")
     requested = 1 - check_confidence(confidence)
+    chosen = _chosen(results, methods, views)
+    limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
+    sizes = Counter(result.method for result in chosen if result.bound is not None)
+    shares: dict[int, float] = {}
+    p_values: dict[int, float] = {}
+    for i, result in enumerate(chosen):
+        if result.bound is None:
+            continue
+        shares[i] = requested / (len(sizes) * sizes[result.method])
+        if result.claim_test is not None and result.claim_test.p_value is not None:
+            p_values[i] = result.claim_test.p_value
+            # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
+            if max_proven is not None and limited[i]:
+                shares[i] /= 2
+    rejected = holm(p_values, {i: shares[i] for i in p_values})
+    judgments: list[Judgment] = []
+    total = 0.0
+    for i, result in enumerate(chosen):
+        bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
+        refuted, compared, over_limit, bugs = i in rejected, False, "", [] if FINDINGS in allow else result.bugs
+        lower, delta, level = None, 0.0, None
+        if bound is not None:
+            # The bound at the significance that its share leaves, or else the strictest one that was stored.
+            levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
+            levels += [(1 - stricter, epsilon) for stricter, epsilon in bound.stricter]
+            fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
+            significance, lower = max(fitting, default=min(levels))
+            delta, level = bound.delta, 1 - significance
+            compared = limited[i] and max_proven is not None
+            if p_value is not None:
+                total += shares[i]
+            else:
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
+            if p_value is None or compared:
+                total += significance
+        verdict = verdict_on(
+            result.claim,
+            rejected=refuted,
+            # What is refuted by itself, but not among all the others, is suspicious.
+            exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
+            detects_half=result.verdict is Verdict.NOT_REFUTED,
+            bugs=bugs,
+        )
+        if limited[i] and claimed is not None and max_claimed is not None and claimed > max_claimed:
+            over_limit = f"the claimed ε is {_short(claimed)}, above the limit of {_short(max_claimed)}"
+        if compared and lower is not None and max_proven is not None and lower > max_proven:
+            over_limit = f"{_proven(lower, delta)}, above the limit of {_short(max_proven)}"
+        tested = lower is not None and claimed is not None and claimed < math.inf
+        judgments.append(
+            Judgment(
+                result=result,
+                bound=lower,
+                delta=delta,
+                confidence=level,
+                claim=claimed,
+                p_value=p_value,
+                verdict=verdict,
+                bugs=bugs,
+                over_limit=over_limit,
+                limit_applies=limited[i],
+                checked=tested or compared or verdict is Verdict.REFUTED,
+            )
+        )
+    failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
+    doubtful = [j for j in judgments if j.checked and j not in failures and _stops(j, judgments, strict=True)]
+    unchecked = _compared_with_nothing(judgments, max_claimed, max_proven)
+    if not unchecked and strict and not any(judgment.checked for judgment in judgments):
+        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
+    return Gate(
+        judgments=judgments,
+        failures=failures,
+        doubtful=doubtful,
+        unchecked=unchecked,
+        max_claimed=max_claimed,
+        max_proven=max_proven,
+        false_alarm_rate=total,
+        objections=[o for o in objections if o.name not in allow and {r.method for r in chosen} & {*o.methods}],
+        strict=strict,
+    )
+
+
+def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[str]) -> list[Result]:
+    """Return the results of these methods and views; all if none are named."""
     chosen = list(results)
     for kind, names in (("method", methods), ("view", views)):
         available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
@@ -240,32 +370,20 @@ def judge(
             chosen = [result for result in chosen if getattr(result, kind) in names]
     if not chosen:
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
-    limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
-    judgments, rate = judged_together(chosen, rate=requested, limit=max_epsilon, limited=limited)
-    failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
-    doubtful = []
-    for judgment in judgments:
-        if judgment.checked and judgment not in failures and _stops(judgment, judgments, strict=True):
-            doubtful.append(judgment)
-    unchecked = ""
-    bounded = [judgment for judgment in judgments if judgment.bound is not None]
-    if max_epsilon is not None and not any(judgment.limit_applies for judgment in bounded):
-        reason = "no result has a lower bound"
-        if bounded:
-            reason = "it applies to none of these units. Name one with --method or --view to compare it"
-        unchecked = f"the limit of {_short(max_epsilon)} was compared with nothing: {reason}"
-    elif strict and not any(judgment.checked for judgment in judgments):
-        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
-    return Gate(
-        judgments=judgments,
-        failures=failures,
-        doubtful=doubtful,
-        unchecked=unchecked,
-        limit=max_epsilon,
-        false_alarm_rate=rate,
-        requested_rate=requested,
-        strict=strict,
-    )
+    return chosen
+
+
+def _compared_with_nothing(judgments: Sequence[Judgment], max_claimed: float | None, max_proven: float | None) -> str:
+    """Say which limit applies to nothing; empty if none. A missing claim is an objection by itself."""
+    claims = [judgment for judgment in judgments if judgment.claim is not None]
+    bounds = [judgment for judgment in judgments if judgment.bound is not None]
+    for limit, compared in ((max_proven, bounds), (max_claimed, claims or bounds)):
+        if limit is not None and not any(judgment.limit_applies for judgment in compared):
+            reason = "no result has a lower bound"
+            if compared:
+                reason = "it applies to none of these units. Name one with --method or --view to compare it"
+            return f"the limit of {_short(limit)} was compared with nothing: {reason}"
+    return ""
 
 
 def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> bool:
@@ -274,7 +392,7 @@ def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> b
     A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the same
     claim with enough power.
     """
-    if judgment.over_limit or judgment.verdict is Verdict.REFUTED:
+    if judgment.over_limit or judgment.bugs or judgment.verdict is Verdict.REFUTED:
         return True
     if not strict or judgment.verdict not in (Verdict.SUSPICIOUS, Verdict.TOO_WEAK):
         return False
@@ -288,76 +406,6 @@ def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> b
     return judgment.bound is not None or all(other.bound is None for other in same_claim)
 
 
-def judged_together(
-    results: Sequence[Result], *, rate: float, limit: float | None, limited: Sequence[bool]
-) -> tuple[list[Judgment], float]:
-    """Return a judgment of each result, and the false-alarm rate of all of them together.
-
-    Args:
-        results: The results.
-        rate: The false-alarm rate to share. The returned one is larger where no bound was stored at a high enough
-            confidence.
-        limit: The largest ε allowed, or None if only claims are tested.
-        limited: Whether the limit applies to each result.
-    """
-    sizes = Counter(result.method for result in results if result.bound is not None)
-    shares: dict[int, float] = {}
-    p_values: dict[int, float] = {}
-    for i, result in enumerate(results):
-        if result.bound is None:
-            continue
-        shares[i] = rate / (len(sizes) * sizes[result.method])
-        if result.claim_test is not None and result.claim_test.p_value is not None:
-            p_values[i] = result.claim_test.p_value
-            # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
-            if limit is not None and limited[i]:
-                shares[i] /= 2
-    rejected = holm(p_values, {i: shares[i] for i in p_values})
-    judgments, total = [], 0.0
-    for i, result in enumerate(results):
-        bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
-        refuted, compared = i in rejected, False
-        lower, delta, confidence = None, 0.0, None
-        if bound is not None:
-            # The bound at the significance that its share leaves, or else the strictest one that was stored.
-            levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
-            levels += [(1 - level, stricter) for level, stricter in bound.stricter]
-            fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
-            significance, lower = max(fitting, default=min(levels))
-            delta, confidence = bound.delta, 1 - significance
-            compared = limited[i] and limit is not None
-            if p_value is not None:
-                total += shares[i]
-            else:
-                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
-            if p_value is None or compared:
-                total += significance
-        verdict = verdict_on(
-            result.claim,
-            rejected=refuted,
-            # What is refuted by itself, but not among all the others, is suspicious.
-            exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
-            detects_half=result.verdict is Verdict.NOT_REFUTED,
-            bugs=result.bugs,
-        )
-        tested = lower is not None and claimed is not None and claimed < math.inf
-        judgments.append(
-            Judgment(
-                result=result,
-                bound=lower,
-                delta=delta,
-                confidence=confidence,
-                claim=claimed,
-                p_value=p_value,
-                verdict=verdict,
-                over_limit=compared and lower is not None and limit is not None and lower > limit,
-                limit_applies=limited[i],
-                checked=tested or compared or verdict is Verdict.REFUTED,
-            )
-        )
-    return judgments, total
-
-
 def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]:
     """Return which claims are refuted at a joint significance of the sum of their shares (Holm, 1979, with weights)."""
     left, total, refuted = dict(shares), sum(shares.values()), set[int]()
@@ -369,6 +417,11 @@ def holm(p_values: Mapping[int, float], shares: Mapping[int, float]) -> set[int]
         refuted.add(smallest)
         del left[smallest]
     return refuted
+
+
+def _proven(bound: float | None, delta: float) -> str:
+    """Say what a lower bound shows."""
+    return f"ε ≥ {_short(bound)} at δ = {delta:g}"
 
 
 def _short(value: float | None, digits: str = ".4g") -> str:

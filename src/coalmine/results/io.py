@@ -76,7 +76,6 @@ def save(
     several = [results] if isinstance(results, Result) else list(results)
     for result in several:
         check_kind("a result", result, Result, "a Result, or a list of them")
-    _check_names(several)
     stated = _stated(facts)
     directory = Path(directory)
     if (directory / RUN).exists():
@@ -118,16 +117,22 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
         title: Title of the run.
         facts: What the report should say of the training, by the names in `FACTS`.
     """
-    _check_names(results)
     content = {"title": title, **_stated(facts)}
     return SavedRun(path=Path(), content=content, results=results, provenance=provenance())
 
 
 def write_scores(results: Sequence[Result], directory: Path, extras: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Write the scores of results, which ``coalmine estimate`` reads too, their further arrays, and extra documents."""
-    _check_names(results)
     files: dict[str, Mapping[str, Any]] = {}
+    taken: dict[str, Result] = {}
     for result in results:
+        # Where case does not count, names that differ in it alone are one file.
+        same = taken.setdefault(result.file_stem.casefold(), result)
+        if same is not result:
+            raise InputError(
+                f"the results {same.label!r:.60} and {result.label!r:.60} of {result.method} would have the same file, "
+                f"scores-{result.file_stem:.80}.npz: give them another view or variant"
+            )
         if result.scores is not None:
             sides = {"members": result.scores.members}
             if result.scores.nonmembers is not None:
@@ -263,7 +268,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: boo
     if not (directory / RESULT).is_file():
         if not is_run:
             raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
-        state, message = RunDirectory(path).standing()
+        state, message = RunDirectory(directory).standing()
         advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
         reason = ": ".join(filter(None, [state, message]))
         raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
@@ -351,15 +356,3 @@ def refusing_damage(directory: Path) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"a file in {directory} is damaged ({reason:.200}): run the audit again") from error
-
-
-def _check_names(results: Sequence[Result]) -> None:
-    """Refuse results whose scores would be one file, here or where case does not count."""
-    taken: dict[str, Result] = {}
-    for result in results:
-        same = taken.setdefault(result.file_stem.casefold(), result)
-        if same is not result:
-            raise InputError(
-                f"the results {same.label!r:.60} and {result.label!r:.60} of {result.method} would have the same file, "
-                f"scores-{result.file_stem:.80}.npz: give them another view or variant"
-            )

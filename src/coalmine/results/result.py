@@ -255,7 +255,8 @@ class Result(Showable):
         if claim is not None:
             claimed = (claim.epsilon, claim.delta)
             numbers["claimed_epsilon"] = claim.epsilon
-        bugs = [finding for finding in self.findings if finding.refutes and finding.p_value <= _CHECK_RATE]
+        findings = sorted(self.findings, key=lambda finding: finding.rank)
+        bugs = [finding for finding in findings if finding.refutes and finding.p_value <= _CHECK_RATE]
         if test is None and claim is not None:
             test = test_by_bound(claim, quoted, guess)
         verdict = Verdict.NO_CLAIM
@@ -278,6 +279,7 @@ class Result(Showable):
         # Computed once: tables, gates and pages ask for these many times.
         derived = {
             "claim_test": test,
+            "findings": findings,
             "label": label,
             "name": f"{self.method}, {label}",
             "claimed": claimed,
@@ -308,10 +310,11 @@ class Result(Showable):
             best = f"ε ≈ {summary.guess(guess)} ({guess.method})"
         lines = [f"{self.name}: {self.verdict.value}"]
         lines += [f"claimed     {claimed}", f"proven      {proven}", f"best guess  {best}"]
-        lines += map(summary.finding_sentence, self.findings)
+        lines += map(str, summary.causes(self.findings))
         lines.append(summary.verdict_sentence(self))
         if "note" in self.details:
             lines.append(str(self.details["note"]))
+        lines += filter(None, [summary.not_tested([self])])
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -345,7 +348,8 @@ class Result(Showable):
     @property
     def summary(self) -> str:
         """The verdict and the evidence in a few sentences."""
-        return " ".join([*map(summary.finding_sentence, self.findings), summary.evidence_sentences(self)])
+        parts = [*map(str, summary.causes(self.findings)), summary.evidence_sentences(self), summary.not_tested([self])]
+        return " ".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
@@ -421,7 +425,8 @@ class Results(tuple[Result, ...], Showable):
         """The results as a table."""
         from coalmine.results.tables import Table
 
-        return "\n".join([Table.of_results(self, "").to_text(), *summary.finding_sentences(self)])
+        lines = [Table.of_results(self, "").to_text(), *map(str, summary.causes_of(self)), summary.not_tested(self)]
+        return "\n".join(lines).rstrip()
 
     def __repr__(self) -> str:
         """Each result in one line."""

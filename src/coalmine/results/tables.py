@@ -15,7 +15,7 @@ from typing import Any, Self
 from coalmine.errors import InputError
 from coalmine.results import summary
 from coalmine.results.result import Result
-from coalmine.results.verdict import LEADING, WORST_FIRST, Finding, Verdict, overall
+from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
 from coalmine.stats import Estimate
 
 
@@ -32,7 +32,7 @@ class Group:
         verdict: The worst verdict on a claim; results that are only estimates do not decide beside those with a bound.
         strongest: The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it
             comes. None if no result has a bound.
-        bugs: The findings that refute the claim, each bug once.
+        bugs: What refutes the claim beside scores, each cause once.
         claims: The different claimed ε, in ascending order.
         claim: The claim to show: the one that the strongest result is compared with, else the largest.
     """
@@ -42,7 +42,7 @@ class Group:
     bounded: list[Result] = field(init=False)
     verdict: Verdict = field(init=False)
     strongest: Result | None = field(init=False)
-    bugs: list[Finding] = field(init=False)
+    bugs: list[summary.Cause] = field(init=False)
     claims: list[float] = field(init=False)
     claim: float | None = field(init=False)
 
@@ -56,7 +56,7 @@ class Group:
         claim = max(claims, default=None)
         if strongest is not None and strongest.claim is not None:
             claim = strongest.claim.epsilon
-        bugs = summary.distinct_findings(result.bugs for result in self.results)
+        bugs = [cause for cause in summary.causes_of(self.results) if cause.finding.refutes]
         derived = {"verdict": verdict, "strongest": strongest, "bugs": bugs, "claims": claims, "claim": claim}
         for name, value in (derived | {"bounded": bounded}).items():
             object.__setattr__(self, name, value)
@@ -157,7 +157,7 @@ EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
 def results_markdown(results: Sequence[Result]) -> str:
     """Return results as a Markdown table, and below it what was found."""
-    remarks = "\n".join(f"- {remark}" for remark in summary.finding_sentences(results))
+    remarks = "\n".join(f"- {cause}" for cause in summary.causes_of(results))
     return f"{Table.of_results(results, '').to_markdown()}\n\n{remarks}".rstrip()
 
 

@@ -20,8 +20,9 @@ from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.parallel import single_thread
 from coalmine.results import summary
+from coalmine.results.gate import NO_MECHANISM, Objection
 from coalmine.results.io import SavedRun, refusing_damage
-from coalmine.results.result import Result
+from coalmine.results.result import MethodResults, Result
 from coalmine.runs.settings import RunSettings, run_from_text
 
 _COMPARED = (
@@ -40,11 +41,13 @@ class Recomputed:
         results: One for each stored result.
         differences: What ``result.json`` states otherwise, or leaves out; one sentence each.
         not_recomputed: The results that are judged as they were stored, and why.
+        objections: What stops the gate whatever ε is.
     """
 
     results: Sequence[Result]
     differences: Sequence[str]
     not_recomputed: Sequence[str]
+    objections: Sequence[Objection]
 
     @property
     def sentence(self) -> str:
@@ -61,6 +64,22 @@ class Recomputed:
         """Return everything but the results, ready for JSON."""
         lists = {"differences": list(self.differences), "not_recomputed": list(self.not_recomputed)}
         return {"sentence": self.sentence, **lists}
+
+
+def objections(methods: Sequence[MethodResults]) -> list[Objection]:
+    """Return what stops the gate whatever ε is: no mechanism, and what methods object to, such as extracted phrases."""
+    stopping = []
+    subjects: dict[str, list[Result]] = {}
+    for found in methods:
+        for name, sentence in registry.find(found.method).objections(found).items():
+            stopping.append(Objection(name, sentence, [found.method]))
+        for result in found.results:
+            subjects.setdefault(result.training or result.method, []).append(result)
+    for name, results in subjects.items():
+        if not any(result.claim is not None and result.claim.epsilon < math.inf for result in results):
+            sentence = f"no privacy mechanism, since no finite ε is claimed for {name}"
+            stopping.insert(0, Objection(NO_MECHANISM, sentence, [result.method for result in results]))
+    return stopping
 
 
 def recompute(run: SavedRun) -> Recomputed:
@@ -93,7 +112,9 @@ def recompute(run: SavedRun) -> Recomputed:
             for key in _COMPARED:
                 differences += [f"{name}: {text}" for text in _unlike(stored.get(key), content[key], key)]
             results.append(again)
-    return Recomputed(results=results, differences=differences, not_recomputed=not_recomputed)
+    with refusing_damage(run.path):
+        stopping = objections([run.of(name, registry.find(name).extras) for name in run.methods])
+    return Recomputed(results=results, differences=differences, not_recomputed=not_recomputed, objections=stopping)
 
 
 def _recomputed(run: SavedRun, result: Result, settings: RunSettings | None) -> Result:

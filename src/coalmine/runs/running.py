@@ -19,11 +19,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InputError, Terminated, check_kind
-from coalmine.files import read_json, write_json
+from coalmine.files import read_json, read_text, write_json
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.parallel import single_thread
 from coalmine.progress import reporting, shown_if_slow
+from coalmine.protocol import words_for
 from coalmine.results.directory import PROVENANCE, RESULT, RunDirectory
 from coalmine.results.io import (
     MANIFEST,
@@ -37,7 +38,7 @@ from coalmine.results.io import (
     write_scores,
 )
 from coalmine.results.result import MethodResults, Results
-from coalmine.runs.settings import TRAINING, RunSettings, read_run
+from coalmine.runs.settings import TRAINING, RunSettings, run_from_text
 
 if TYPE_CHECKING:
     from coalmine.simulation.data import Splits
@@ -92,11 +93,11 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
     if not isinstance(settings, RunSettings):
         path = Path(settings)
-        settings, out = read_run(path), out or RUNS / path.stem
+        settings, out = run_from_text(read_text(path), str(path)), out or RUNS / path.stem
     # Every run has a directory, if only until it ends. The lock is held for the whole run, and its state is recorded
     # however the run ends.
     with stopping_on_sigterm(), TemporaryDirectory(prefix="coalmine-") as scratch:
-        directory = RunDirectory(out or scratch)
+        directory = RunDirectory(Path(out or scratch))
         with directory.claimed(settings.to_toml()):
             if (directory.path / MANIFEST).is_file():
                 check_manifest(directory.path)  # a finished run is read, not computed again
@@ -116,8 +117,9 @@ class _Run:
         """Run to the end and write the results; parts that an earlier process finished are read."""
         groups = self._groups()
         # What an earlier process finished: by the names of methods, and by the tables of training runs.
-        parts = {path.stem: read_json(path) for path in (self.directory.path / "parts").glob("*.json")}
-        finished = self._stored(groups, parts)
+        parts = self.directory.path / "parts"
+        earlier = {path.stem: read_json(path) for path in parts.glob("*.json")}
+        finished = self._stored(groups, earlier)
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not finished.keys() >= group.methods.keys()]
@@ -130,14 +132,24 @@ class _Run:
                 trained, metrics = None, {}
                 if group.settings is not None:
                     # A training is needed again unless all that its methods wanted from it is stored.
-                    stored = None if group in waiting else parts.get(group.table)
+                    stored = None if group in waiting else earlier.get(group.table)
                     if stored is None:
                         trained, stored = self._trained(group)
-                        self._keep(group.table, stored)
+                        write_json(parts / f"{group.table}.json", stored)
                     training_runs[group.table], metrics = stored, stored["metrics"]
                 for name, method in group.methods.items():
-                    if name not in finished:
-                        finished[name] = self._results(group, method, trained, metrics, finished)
+                    if name in finished:
+                        continue
+                    outcome = method.results(trained, metrics)
+                    # A method without a training of its own has audited that of the method that it reads from.
+                    read = [one.training for other in method.reads for one in finished[other].results]
+                    table = group.table or next(iter(read), "")
+                    results = [replace(result, training=table) for result in outcome.results]
+                    # Scores first: once its part is there, a method counts as done.
+                    write_scores(results, self.directory.path, outcome.extras)
+                    contents = [result.to_dict() for result in results]
+                    write_json(parts / f"{name}.json", {"results": contents, "summary": outcome.summary})
+                    finished[name] = replace(outcome, method=name, results=results)
         return self._written([finished[name] for name in self.settings.methods], training_runs)
 
     def _groups(self) -> list[_Group]:
@@ -205,19 +217,18 @@ class _Run:
     def _train(self, training: Rounds, what: str, checkpoints: str) -> dict[str, float]:
         """Train to the end, from a checkpoint where there is one; return the quality of the model on test data."""
         path, every = self.directory.path / checkpoints, self.settings.run.checkpoint_every
-        live: list[str] = []
+        words = ""
         with reporting(what, training.rounds) as advance:
 
             def progress(measured: Mapping[str, float]) -> None:
+                nonlocal words
                 done, figures = int(measured["round"]) + 1, dict[str, float]()
                 if done % max(1, training.rounds // _LIVE) == 0:
-                    live.clear()
                     for audit in training.audits:
-                        live.extend(filter(None, [audit.live()]))
                         figures |= audit.figures()
-                advance(done, "; ".join(live))
-                facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
-                self.directory.log("round", **facts, **measured)
+                    words = words_for(figures)
+                advance(done, words)
+                self.directory.log("round", what=what, rounds=training.rounds, figures=figures, **measured)
                 if self.watch is not None:
                     measures = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
                     self.watch(done - 1, measures | figures)
@@ -225,26 +236,6 @@ class _Run:
             training.run(checkpoints=path, checkpoint_every=every, progress=progress)
         last: Mapping[str, float] = training.history[-1] if training.history else {}
         return {name: float(last[name]) for name in QUALITY if name in last}
-
-    def _results(
-        self,
-        group: _Group,
-        method: Method,
-        trained: Rounds | None,
-        metrics: Mapping[str, float],
-        earlier: Mapping[str, MethodResults],
-    ) -> MethodResults:
-        """Return the results of a method, and write them."""
-        outcome = method.results(trained, metrics)
-        # A method without a training of its own has audited that of the method that it reads from.
-        read = [result.training for name in method.reads if name in earlier for result in earlier[name].results]
-        table = group.table or next(iter(read), "")
-        results = [replace(result, training=table) for result in outcome.results]
-        outcome = replace(outcome, method=method.name, results=results)
-        # Scores first: once its part is there, a method counts as done.
-        write_scores(results, self.directory.path, outcome.extras)
-        self._keep(method.name, {"results": [result.to_dict() for result in results], "summary": outcome.summary})
-        return outcome
 
     def _written(self, methods: Sequence[MethodResults], training_runs: Mapping[str, Any]) -> Finished:
         """Return the finished run, its results written."""
@@ -268,11 +259,6 @@ class _Run:
         write_manifest(path)
         content["provenance"] = origin
         return Finished(methods=methods, results=Results(results), content=content)
-
-    def _keep(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a finished part."""
-        write_json(self.directory.path / "parts" / f"{name}.json", content)
-        self.directory.log("found", part=name)
 
 
 @dataclass(frozen=True)

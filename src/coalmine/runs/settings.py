@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from coalmine.config import SettingError, Settings, line_of, settings_from_mapping, texts_to_mapping, toml_table
 from coalmine.errors import InputError, did_you_mean
-from coalmine.files import parse_toml, read_text
+from coalmine.files import parse_toml
 from coalmine.methods import registry
 from coalmine.methods.method import Method
 from coalmine.simulation.settings import TrainingSettings
@@ -109,21 +108,17 @@ def table_types(present: Collection[str] = ()) -> dict[str, type[Settings]]:
     return {"run": RunOptions, **trainings, **methods}
 
 
-def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """Read the settings of a run from a TOML file.
+def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
+    """Read the settings of a run from TOML text.
 
     Args:
-        path: The file.
+        text: The text of the file.
+        source: Where it came from, for error messages.
         overrides: Texts ``table.key=value`` that replace settings of the file.
 
     Raises:
         InputError: If something is wrong, with the file and line.
     """
-    return run_from_text(read_text(path), str(path), overrides)
-
-
-def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
-    """Read the settings of a run from TOML text that came from ``source``, as `read_run` does."""
     content = parse_toml(text, source)
     changes = texts_to_mapping(overrides)
     types = table_types()

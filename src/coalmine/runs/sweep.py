@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError, check_count
-from coalmine.files import write_json
+from coalmine.files import read_text, write_json
 from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
 from coalmine.results import summary
@@ -25,7 +25,7 @@ from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_resul
 from coalmine.results.verdict import CHECK_RATE
 from coalmine.runs.comparison import as_number, in_chart, write_index
 from coalmine.runs.running import RUNS, run, stopping_on_sigterm
-from coalmine.runs.settings import RunSettings, read_run
+from coalmine.runs.settings import RunSettings, run_from_text
 
 SUMMARY = "sweep.json"
 _LONGEST_NAME = 120
@@ -238,7 +238,8 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
     for combination in itertools.product(*axes.values()):
         point = dict(zip(axes, combination, strict=True))
         overrides = [*fixed_settings, *(f"{name}={value}" for name, value in point.items())]
-        settings = read_run(file, overrides)
+        text = read_text(file)
+        settings = run_from_text(text, str(file), overrides)
         tables = {**settings.trainings, **settings.methods}
         first_seeds = {name: int(getattr(table, _SEED)) for name, table in tables.items() if hasattr(table, _SEED)}
         if seeds > 1 and not first_seeds:
@@ -248,7 +249,8 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
                 # Each table counts up from its own seed; the first table's seed stands for all in names and tables.
                 seeded = {table: seed + number for table, seed in first_seeds.items()}
                 point = {**point, _SEED: str(next(iter(seeded.values())))}
-                settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
+                with_seeds = [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())]
+                settings = run_from_text(text, str(file), with_seeds)
             pairs = ",".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
             path = directory / re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", pairs)[:_LONGEST_NAME].rstrip(".")
             cells.append(_Cell(point=point, settings=settings, directory=path))

@@ -22,7 +22,7 @@ from coalmine.claims.sampling import SENSITIVITY, EveryRound, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.parallel import single_thread
 from coalmine.progress import track
-from coalmine.protocol import Contribution, checked_contribution
+from coalmine.protocol import Audit, Contribution, checked_contribution, words_for
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import SGD, LocalTraining, Optimizer, loss_of, seed_dropout, tensors
@@ -140,7 +140,11 @@ class Training(Rounds):
             # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
             first = (index << 32) + 1
             updates = self._frozen_updates(frozen, first)
-            for trial in track(range(frozen), f"frozen rounds before round {number}", words=audit.live):
+
+            def words(audit: Audit = audit) -> str:
+                return words_for(audit.figures())
+
+            for trial in track(range(frozen), f"frozen rounds before round {number}", words=words):
                 if trial >= audit.frozen_rounds(number):
                     break  # the audit has seen enough
                 planted = audit.plant(number, clip_norm=self.state.clip_norm, trial=trial)

@@ -5,12 +5,16 @@ docs/proofs.md: under any pair of score distributions that a claim allows, the m
 no more often than under one least favorable pair, in every comparison at once. So any statistic that grows with the
 comparisons won can be calibrated by drawing from that pair. This one counts them all, which makes it the sharpest test
 of the curve as a whole; tests at single thresholds (`rank_tests`) see leaks in the tails.
+
+With a known null no draws are needed. The curve says how likely a member scores as high as each one does, at most, and
+the sum of these probabilities is compared with that of as many uniform numbers, whose distribution is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -28,6 +32,7 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 RANK_SUM_SHARE = 0.5
 _POWER_DRAWS = 1_999  # of which the power is known to 0.01
 _ALL = slice(None)
+_FEW_UNIFORM = 16  # uniform numbers whose series would converge slowly
 _FARTHEST = 1e3  # standard deviations: a score that is certainly a member's counts as this far away
 
 Rows = Ints | slice
@@ -81,21 +86,40 @@ class ClaimTests:
             lost = 1 - float(np.mean(below + tied / 2)) / others.size
             least = 1 / (2 * self.members * others.size)
             self.separation = max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
-        # The draws of the rank-sum test depend on the order of the scores alone.
-        self.rank_sum = RankSum(self.members, self.nonmembers, random_choice(scores.members, others))
+            # The draws of the rank-sum test depend on the order of the scores alone.
+            self.rank_sum = RankSum(self.members, self.nonmembers, random_choice(scores.members, others))
         self._guesses = guesses or (self.members + others.size) // 2
 
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
             return joint_p_value(guess_families(self.scores, self._guesses), claim)
-        rank_sum = self.rank_sum.p_value(self.scores, claim) / RANK_SUM_SHARE
-        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         floor, null = 0.0, self.scores.null
+        whole = self.rank_sum.p_value(self.scores, claim) if null is None else self._known_null_p_value(claim)
+        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         if isinstance(null, DependentNull):
             # The p-value of uninformative scores holds even if the null is only an approximation.
             floor = null.proved_p_value(self.scores.members)
-        return max(floor, min(1.0, rank_sum, at_ranks))
+        return max(floor, min(1.0, whole / RANK_SUM_SHARE, at_ranks))
+
+    @cached_property
+    def _tails(self) -> tuple[Floats, Floats, Floats]:
+        """How likely a non-member scores at least, and below, what each member does, in logarithms (members, parts).
+
+        The parts are those of a random quantity that all scores share (`DependentNull`), whose probabilities come
+        first. Without one there is a single part.
+        """
+        null, members = self.scores.null, self.scores.members
+        if isinstance(null, DependentNull):
+            return null.given_shared(members)
+        assert null is not None
+        return np.ones(1), null.log_sf(members)[:, None], null.log_cdf(members)[:, None]
+
+    def _known_null_p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim from the sum of the probabilities that members score as high as they do."""
+        shares, log_fpr, log_tnr = self._tails
+        sums = claim.tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
+        return float(shares @ uniform_sum_cdf(sums, self.members))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
         """Return the probability to reject ``claim`` if the scores overlap like ``truth``.
@@ -113,12 +137,12 @@ class ClaimTests:
             canaries = members + nonmembers
             guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
             return float(guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0])
+        if self.nonmembers is None:
+            detection = KnownNullDetection(members, claim, alpha, by_signs=self._by_signs)
+            return float(np.mean(detection.rejected(truth, _ALL)))
         test = self.rank_sum
         if factor != 1:
-            test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
-        if self.nonmembers is None:
-            detection = KnownNullDetection(test, claim, alpha, by_signs=self._by_signs)
-            return float(np.mean(detection.rejected(truth, _ALL)))
+            test = RankSum(members, nonmembers, np.random.default_rng(0), draws=999)
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
@@ -127,7 +151,7 @@ class ClaimTests:
         The same as ``p_value(curve) <= alpha``, but faster where each curve allows less than the ones before. The claim
         is the curve at 0.
         """
-        if self.dependent or self._by_signs:
+        if self.dependent or self.nonmembers is None:
             return lambda _, curve: self.p_value(curve) <= alpha
         test, reached = self.rank_sum, self.rank_sum.statistic(self.scores) - _ROUNDING
         draws = OrderedDraws(test.draws, lambda curve, rows: test.drawn(curve, rows) >= reached)
@@ -148,12 +172,11 @@ class ClaimTests:
         """
         if self.dependent:
             return lambda _, truth: self.power(claim, truth, alpha)
-        test = self.rank_sum
         if self.nonmembers is None:
-            detection = KnownNullDetection(test, claim, alpha, by_signs=self._by_signs)
+            detection = KnownNullDetection(self.members, claim, alpha, by_signs=self._by_signs)
             draws = OrderedDraws(_POWER_DRAWS, detection.rejected)
         else:
-            critical = test.critical(claim, alpha * RANK_SUM_SHARE)
+            test, critical = self.rank_sum, self.rank_sum.critical(claim, alpha * RANK_SUM_SHARE)
             draws = OrderedDraws(_POWER_DRAWS, lambda truth, rows: test.drawn(truth, rows) > critical)
         return lambda place, truth: draws.count(place, truth) / draws.size
 
@@ -191,28 +214,36 @@ class OrderedDraws:
 class KnownNullDetection:
     """Simulated audits with a known null, and whether one of the tests rejects a claim in them.
 
+    The mean over all members is simulated as that over at most 50 order statistics, in the middle of even blocks.
+
     Args:
-        rank_sum: The rank-sum test, for a number of members and a known null.
+        members: Number of members.
         claim: The claim.
         alpha: Significance of all tests together.
         by_signs: Whether nothing is rejected that the signs of the scores do not reject (`DependentNull`).
 
     Example:
-        >>> test = RankSum(25, None, np.random.default_rng(0), draws=999)
-        >>> detection = KnownNullDetection(test, GaussianDP(10.0), 0.05)  # claims ε = 96 at δ = 1e-5
+        >>> detection = KnownNullDetection(25, GaussianDP(10.0), 0.05)  # claims ε = 96 at δ = 1e-5
         >>> detection.rejected(GaussianDP(20.0), slice(None)).mean()  # ε = 292
         np.float64(1.0)
     """
 
-    def __init__(self, rank_sum: RankSum, claim: Curve, alpha: float, *, by_signs: bool = False) -> None:
-        members, level = rank_sum.members, alpha * RANK_SUM_SHARE
-        even, self._top = even_ranks(members), member_ranks(members)
+    def __init__(self, members: int, claim: Curve, alpha: float, *, by_signs: bool = False) -> None:
+        level = alpha * RANK_SUM_SHARE
+        blocks, self._top = min(members, _RANKS), member_ranks(members)
+        even = (np.arange(blocks) + 0.5) * members / blocks + 0.5  # need not be whole
         ranks = np.union1d(even, self._top)
         self._claim, self._members = claim, members
         self._even_columns, self._top_columns = np.searchsorted(ranks, even), np.searchsorted(ranks, self._top)
         self._uniform = uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS)
         self._quantiles = special.ndtri(self._uniform)
-        self._critical, self._level_at_ranks = rank_sum.critical(claim, level), (alpha - level) / self._top.size
+        # The largest mean that rejects.
+        self._critical, high = 0.0, 0.5
+        for _ in range(40):
+            middle = (self._critical + high) / 2
+            rejects = uniform_sum_cdf(np.array(middle * members), members) <= level
+            self._critical, high = (middle, high) if rejects else (self._critical, middle)
+        self._level_at_ranks = (alpha - level) / self._top.size
         self._cannot_reject = by_signs and 0.5**members > alpha  # not even if all scores are positive
 
     def rejected(self, truth: Curve, rows: Rows) -> Bools:
@@ -220,14 +251,40 @@ class KnownNullDetection:
         fpr = member_fpr(truth, self._uniform[rows], self._quantiles[rows])
         if self._cannot_reject:
             return np.zeros(len(fpr), dtype=bool)
-        rejected = np.asarray(1 - fpr[:, self._even_columns].mean(axis=1) > self._critical)
-        # The tests at ranks take longer: only where the rank-sum test does not reject.
-        at_top = fpr[~rejected][:, self._top_columns]
         with np.errstate(divide="ignore"):
-            allowed = self._claim.tpr_at_tails(np.log(at_top), np.log1p(-at_top))
-        p_values = special.betainc(self._top, self._members - self._top + 1, allowed)
-        rejected[~rejected] = (p_values <= self._level_at_ranks).any(axis=1)
-        return rejected
+            allowed = self._claim.tpr_at_tails(np.log(fpr), np.log1p(-fpr))
+        at_top = special.betainc(self._top, self._members - self._top + 1, allowed[:, self._top_columns])
+        whole = allowed[:, self._even_columns].mean(axis=1) <= self._critical
+        return np.asarray(whole | (at_top <= self._level_at_ranks).any(axis=1))
+
+
+def uniform_sum_cdf(totals: Floats, count: int) -> Floats:
+    """Return the probability that so many independent uniform numbers add up to at most each total (Irwin–Hall).
+
+    Rounded up by 1e-15 for each number, more than the error of the computation.
+
+    Args:
+        totals: The totals, any shape.
+        count: How many uniform numbers, at least 1.
+
+    Example:
+        >>> uniform_sum_cdf(np.array([0.5, 1.5]), 3).round(6)  # 0.5³/3! and, by symmetry, ½
+        array([0.020833, 0.5     ])
+    """
+    if count <= _FEW_UNIFORM:
+        # F_k(x) = (x·F_{k−1}(x) + (k − x)·F_{k−1}(x − 1))/k, at x = total, total − 1, …
+        x = totals[..., None] - np.arange(count + 1)
+        cdf = np.where(x >= 0, 1.0, 0.0)
+        for k in range(1, count + 1):
+            weight = np.clip(x / k, 0, 1)[..., :-1]
+            cdf[..., :-1] = weight * cdf[..., :-1] + (1 - weight) * cdf[..., 1:]
+        return np.asarray(np.minimum(cdf[..., 0] * (1 + 1e-15 * count), 1.0))
+    # The Fourier series of the distribution function with a period of twice its range. Its terms fall like the
+    # characteristic function, sinc(t/2) to the power of the count.
+    odd = np.arange(1, 20 * math.isqrt(count) + 50, 2)
+    terms = np.sinc(odd / (2 * count)) ** count / odd
+    angles = np.pi / count * (totals[..., None] - count / 2) * odd
+    return np.asarray(np.clip(0.5 + 2 / np.pi * np.sin(angles) @ terms + 1e-15 * count, 0.0, 1.0))
 
 
 def separation(log_fpr: Floats, members: int) -> float:
@@ -264,7 +321,7 @@ class RankSum:
 
     Args:
         members: Number of members.
-        nonmembers: Number of non-members, or None if their distribution is known.
+        nonmembers: Number of non-members.
         rng: Source of the draws.
         draws: Number of draws.
 
@@ -276,35 +333,21 @@ class RankSum:
         (0.0002, True)
     """
 
-    def __init__(self, members: int, nonmembers: int | None, rng: np.random.Generator, draws: int = DRAWS) -> None:
+    def __init__(self, members: int, nonmembers: int, rng: np.random.Generator, draws: int = DRAWS) -> None:
         self.members, self.draws = members, draws
-        # The members' draws come first, so that they are the same whether or not non-members are counted.
         self._uniform = uniform_order_statistics(members, even_ranks(members), rng, draws)
         self._quantiles = special.ndtri(self._uniform)
-        self._nonmembers: Floats | None = None
-        if nonmembers is not None:
-            self._nonmembers = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
+        self._nonmembers = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
         self._kept: dict[Curve, Floats] = {}
 
     def p_value(self, scores: Scores, claim: Curve) -> float:
-        """Return the p-value of a claim from these scores: a Monte Carlo test, valid for any number of draws.
-
-        If they share a random quantity (`DependentNull`), it is the mean over the parts of its values.
-        """
-        if isinstance(scores.null, DependentNull):
-            compared = scores.members[self.members - even_ranks(self.members)]
-            shares, log_fpr, _ = scores.null.given_shared(compared)
-            statistics = 1 - np.mean(np.exp(log_fpr), axis=0)
-        else:
-            shares, statistics = np.ones(1), np.array([self.statistic(scores)])
-        reached = np.count_nonzero(self.drawn(claim)[:, None] >= statistics - _ROUNDING, axis=0)
-        return float(shares @ ((1 + reached) / (1 + self.draws)))
+        """Return the p-value of a claim from these scores: a Monte Carlo test, valid for any number of draws."""
+        reached = np.count_nonzero(self.drawn(claim) >= self.statistic(scores) - _ROUNDING)
+        return float((1 + reached) / (1 + self.draws))
 
     def statistic(self, scores: Scores) -> float:
         """Return the share of comparisons that members win; ties count as lost."""
         members = scores.members[self.members - even_ranks(self.members)]
-        if scores.null is not None:
-            return 1 - float(np.mean(np.exp(scores.null.log_sf(members))))
         nonmembers = scores.observed[scores.observed.size - even_ranks(scores.observed.size)]
         return float(np.mean(members[:, None] > nonmembers))
 
@@ -314,17 +357,14 @@ class RankSum:
             return self._kept[curve][rows]
         # A member's score has the FPR curve⁻¹(U) for a uniform U, and a non-member's is uniform itself.
         fpr = member_fpr(curve, self._uniform[rows], self._quantiles[rows])
-        if self._nonmembers is None:
-            statistics = np.asarray(1 - fpr.mean(axis=1))
-        else:
-            others = self._nonmembers[rows]
-            m, n = fpr.shape[1], others.shape[1]
-            # Ties count as wins for members. Without any wins, members would take the last m places.
-            order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
-            # Exact in float32, and by einsum, since BLAS takes ten times as long for such narrow rows.
-            places = np.einsum("ij,j->i", (order < m).astype(np.float32), np.arange(m + n, dtype=np.float32))
-            won = np.arange(n, n + m).sum() - places
-            statistics = np.asarray(won / (m * n), dtype=np.float64)
+        others = self._nonmembers[rows]
+        m, n = fpr.shape[1], others.shape[1]
+        # Ties count as wins for members. Without any wins, members would take the last m places.
+        order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
+        # Exact in float32, and by einsum, since BLAS takes ten times as long for such narrow rows.
+        places = np.einsum("ij,j->i", (order < m).astype(np.float32), np.arange(m + n, dtype=np.float32))
+        won = np.arange(n, n + m).sum() - places
+        statistics = np.asarray(won / (m * n), dtype=np.float64)
         if rows is _ALL:
             self._kept[curve] = statistics  # a claim is asked for many times
         return statistics
@@ -359,7 +399,7 @@ def even_ranks(count: int) -> Ints:
     return ranks.astype(np.int64)
 
 
-def uniform_order_statistics(count: int, ranks: Ints, rng: np.random.Generator, draws: int) -> Floats:
+def uniform_order_statistics(count: int, ranks: Ints | Floats, rng: np.random.Generator, draws: int) -> Floats:
     """Return draws of the order statistics of ``count`` uniform numbers at ascending ranks, smallest first."""
     # Gaps between order statistics are gamma variables over their sum.
     shapes = np.diff(np.concatenate([[0], ranks, [count + 1]]))

@@ -2,7 +2,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats as scipy_stats
+from torch import nn
 
 from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound, Poisson
@@ -626,3 +628,14 @@ def test_orthogonal_canaries_leave_fewer_dimensions_to_the_null(family):
     audit = OneShot(250, rounds=1, canaries=20, family=family, participation="every-round")
     run([audit], rounds=1)
     assert audit.result().null == f"cosine:{250 if family == 'gaussian' else 250 - (40 - 1)}"
+
+
+def test_the_sum_of_canaries_comes_in_the_shapes_of_the_model():
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 10))
+    planted = OneShot(model, rounds=1, canaries=10).plant(0, clip_norm=1.0)
+    assert {name: part.shape for name, part in planted.tensors.items()} == {
+        name: part.shape for name, part in model.named_parameters()
+    }
+    assert torch.equal(torch.cat([part.flatten() for part in planted.tensors.values()]), planted.total)
+    with pytest.raises(InputError, match="give it the module"):
+        _ = OneShot(940, rounds=1, canaries=10).plant(0, clip_norm=1.0).tensors

@@ -2,14 +2,14 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from audits_of import audits_of
 from coalmine.claims import Poisson
 from coalmine.config import SettingError
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.one_shot.method import OneShotSettings, build_audits
+from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 from setting_texts import settings_from_texts
 
@@ -65,7 +65,7 @@ def test_added_canaries_test_the_noise_over_one_clip_norm(cohort, sampling):
 def test_canaries_take_part_like_clients(cohort, participation):
     training, audit = settings(f"cohort={cohort}", "rounds=10", "canaries=20")
     explicit = audit.model_copy(update={"participation": participation})
-    like_clients, other = (build_audits(s, training, np.zeros(500), population=50)[0] for s in (audit, explicit))
+    like_clients, other = (audits_of(s, training, dim=500, population=50)[0] for s in (audit, explicit))
     assert like_clients.participation == other.participation
 
 
@@ -84,4 +84,4 @@ def test_without_clipping_the_canaries_need_a_norm():
 )
 def test_wrong_settings_are_errors(text, message):
     with pytest.raises(InputError, match=message):
-        build_audits(settings(text)[1], settings()[0], np.zeros(500), population=50)
+        audits_of(settings(text)[1], settings()[0], dim=500, population=50)

@@ -8,11 +8,12 @@ import pytest
 from scipy import special, stats
 
 import coalmine
+from audits_of import audits_of
 from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.method import OneShotSettings, build_audits
+from coalmine.methods.one_shot.method import OneShotSettings
 from coalmine.methods.one_shot.planning import (
     AuditPower,
     default_canaries,
@@ -256,7 +257,7 @@ def test_the_default_detects_half_the_noise_if_the_clients_are_enough():
 def test_an_audit_without_a_number_gets_the_default():
     def canaries(cohort, number=None):
         training = TrainingSettings(rounds=4, cohort=cohort)
-        return build_audits(OneShotSettings(canaries=number), training, np.zeros(5000), population=60)[0].canaries
+        return audits_of(OneShotSettings(canaries=number), training, dim=5000, population=60)[0].canaries
 
     power = power_of(2.0, Poisson(0.5), 4, "final")
     needed = power.needed(0.5, 0.8)
@@ -268,9 +269,9 @@ def test_an_audit_without_a_number_gets_the_default():
 
 def test_the_default_needs_no_claim():
     training = TrainingSettings(rounds=4, cohort="poisson:0.1", noise_multiplier=0.0)
-    assert build_audits(OneShotSettings(), training, np.zeros(50_000), population=9000)[0].canaries == 1000
+    assert audits_of(OneShotSettings(), training, dim=50_000, population=9000)[0].canaries == 1000
     weak = TrainingSettings(rounds=4000, cohort="poisson:0.5", noise_multiplier=0.001)  # no accountant computes its ε
-    assert build_audits(OneShotSettings(), weak, np.zeros(50_000), population=90)[0].canaries == 30
+    assert audits_of(OneShotSettings(), weak, dim=50_000, population=90)[0].canaries == 30
 
 
 # The command

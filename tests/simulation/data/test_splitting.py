@@ -188,7 +188,7 @@ def test_users_with_too_few_examples_are_left_out():
 )
 def test_invalid_split_options_raise(settings):
     with pytest.raises(InputError):
-        SplitOptions(**settings)
+        split_by_user(users_of([9] * 9), SplitOptions(**settings))
 
 
 def test_too_few_users_to_split_raise():

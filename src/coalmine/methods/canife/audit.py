@@ -221,17 +221,11 @@ class Canife(Audit):
                 periods.append(Period(start, length, self._scores[rows], self._coins[rows], self._sigmas[rows]))
         return periods
 
-    def live(self) -> str | None:
-        """Return a lower bound on ε that holds at this moment, and ε̂ᵣ of the last period that has scores.
+    def figures(self) -> dict[str, float]:
+        """Return the lower bound that holds at this moment, then ε̂ᵣ of the last period that has scores, if any.
 
         ε̂ᵣ is by ``gaussian-shift`` at δ = 1e-5, as the result will have it.
         """
-        lower, *estimates = self.figures().values()
-        bound = f"ε ≥ {lower:.2f} ({100 * _LIVE_CONFIDENCE:g}%), " if lower > 0 else ""
-        return f"{bound}ε̂ᵣ {estimates[0]:.2f} (canife)" if estimates else None
-
-    def figures(self) -> dict[str, float]:
-        """Return the lower bound that holds at this moment, then ε̂ᵣ of the last period that has scores, if any."""
         periods = self.periods
         # Watched after every round, so it must hold at every moment (docs/proofs.md).
         figures = {f"canife/{self.name}/lower_bound": anytime_bound(periods, _LIVE_DELTA).lower(_LIVE_CONFIDENCE)}

@@ -492,10 +492,6 @@ class OneShot(Audit):
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
         return self._evidence.evidence()[1]
 
-    def live(self) -> str | None:
-        """Return a rough ε of what was seen so far, for the progress bar."""
-        return next((f"ε̂ {epsilon:.2f} ({self.view})" for epsilon in self.figures().values()), None)
-
     def figures(self) -> dict[str, float]:
         """Return a rough ε of what was seen so far, or nothing."""
         epsilon = rough_epsilon(*self.scores()) if self._evidence.times.any() else None
@@ -559,6 +555,7 @@ class OneShot(Audit):
         test, cautions = normality(inserted, "inserted")
         if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
+        self._checks.clips_canaries = self._canaries.overlong
         checks, findings = self._checks.findings(tested)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
         check_terms, check_arrays = self._checks.stored()

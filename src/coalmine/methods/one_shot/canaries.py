@@ -149,6 +149,26 @@ class PlantedCanaries(Contribution):
         total: Vector = self.canaries.total(self.members, self.kind.device) * self.norm
         return total
 
+    @property
+    def tensors(self) -> dict[str, AnyVector]:
+        """``total`` by the names of the model's tensors and in their shapes; parts of it, not copies.
+
+        Raises:
+            InputError: If the audit knows only the number of parameters.
+
+        Example:
+            >>> from torch import nn
+            >>> from coalmine import OneShot
+            >>> audit = OneShot(nn.Linear(20, 10), rounds=5, canaries=10)
+            >>> {name: tuple(part.shape) for name, part in audit.plant(0, clip_norm=1.0).tensors.items()}
+            {'weight': (10, 20), 'bias': (10,)}
+        """
+        layers = self.canaries.layers
+        if layers is None:
+            raise InputError("the audit knows only the number of parameters: give it the module, OneShot(model, …)")
+        parts = zip(layers.shapes.items(), layers.starts, layers.ends, strict=True)
+        return {name: self.total[start:end].reshape(tuple(shape)) for (name, shape), start, end in parts}
+
     def each(self, norm: float | None = None) -> Iterator[AnyVector]:
         """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
 
@@ -156,6 +176,7 @@ class PlantedCanaries(Contribution):
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
+        self.canaries.overlong |= length > 1.01 * self.norm
         for canary in self.canaries.each(self.members, self.kind.device):
             yield self.kind.give(canary * length)
 
@@ -190,6 +211,7 @@ class CanarySet:
         members: Which canaries are inserted, (count,).
         strata: Canaries in single tensors, the last ones.
         dense: Canaries that use all coordinates: the first ones.
+        overlong: Whether some were sent longer than the clip norm, so that the training's own clipping is tested.
     """
 
     def __init__(
@@ -203,6 +225,7 @@ class CanarySet:
             self.strata = draw_strata(layers, count=self.count, seed=seed)
         count = self.strata[0].indices.start if self.strata else self.count
         self.dense = FAMILIES[family](dim=dim, count=count, seed=seed)
+        self.overlong = False
         self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
     def total(self, members: Sequence[int], device: Device = CPU) -> Vector:

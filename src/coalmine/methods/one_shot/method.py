@@ -21,7 +21,7 @@ from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.verdict import USER, Finding
 from coalmine.simulation.settings import TrainingSettings
-from coalmine.vectors import AnyVector, flat
+from coalmine.vectors import flat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,12 +130,37 @@ class OneShotMethod(Method):
         return settings.view
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
-        """Return one audit per view. The first inserts the canaries."""
+        """Return one audit per view. The first inserts the canaries, which are drawn and scored on its device."""
+        from coalmine.methods.one_shot.audit import OneShot
         from coalmine.simulation.flat import parameter_vector
 
-        start = parameter_vector(module)
-        self._audits = build_audits(self.settings, self.training, start, population=len(splits.train))
-        return self._audits
+        settings, training, population = self.settings, self.training, len(splits.train)
+        start = flat(parameter_vector(module))
+        audits: list[OneShot] = []
+        for view in settings.view:
+            # Among several views, ``score`` is for those with several releases.
+            single = len(settings.view) > 1 and view.startswith("final")
+            score = None if single else settings.score
+            compared = None if view in ("final", "updates") else start
+            if audits:
+                audits.append(audits[0].seen_by(view, score=score, initial=compared))
+                continue
+            first = OneShot(
+                start,
+                rounds=training.rounds,
+                canaries=settings.canaries or _canaries(settings, training, population, len(start)),
+                view=view,
+                participation=_participation(settings.participation, training, population),
+                score=score,
+                design=settings.design,
+                family=settings.family,
+                initial=compared,
+                norm=settings.norm,
+                seed=training.seed,
+            )
+            audits.append(first)
+        self._audits = audits
+        return audits
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per view."""
@@ -180,46 +205,6 @@ def _added_canaries(claim: Claim, tested: Claim) -> str:
         "round's sum by up to two clip norms. A canary is added, which moves it by one: for canaries "
         f"({tested.sampling}), the same noise gives ε = {tested.epsilon:.4g}."
     )
-
-
-def build_audits(
-    settings: OneShotSettings, training: TrainingSettings, initial: AnyVector, *, population: int
-) -> list[OneShot]:
-    """Return one audit per view.
-
-    Args:
-        settings: Settings of the audit.
-        training: Settings of the training.
-        initial: The model before the first round, (dim,). Canaries are drawn and scored on its device.
-        population: Number of clients in the training.
-    """
-    from coalmine.methods.one_shot.audit import OneShot
-
-    start = flat(initial)
-    audits: list[OneShot] = []
-    for view in settings.view:
-        # Among several views, ``score`` is for those with several releases.
-        single = len(settings.view) > 1 and view.startswith("final")
-        score = None if single else settings.score
-        compared = None if view in ("final", "updates") else start
-        if audits:
-            audits.append(audits[0].seen_by(view, score=score, initial=compared))
-            continue
-        first = OneShot(
-            start,
-            rounds=training.rounds,
-            canaries=settings.canaries or _canaries(settings, training, population, len(start)),
-            view=view,
-            participation=_participation(settings.participation, training, population),
-            score=score,
-            design=settings.design,
-            family=settings.family,
-            initial=compared,
-            norm=settings.norm,
-            seed=training.seed,
-        )
-        audits.append(first)
-    return audits
 
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:

@@ -179,7 +179,7 @@ def plan(
     Example:
         >>> planned = plan(noise_multiplier=3.0, sampling="every-round", rounds=10, clients=50)
         >>> [(row.noise, row.power, row.canaries) for row in planned.rows if row.noise == 0.5]
-        [(0.5, 0.8, 10), (0.5, 0.95, 16)]
+        [(0.5, 0.8, 8), (0.5, 0.95, 13)]
     """
     parse_view(view)
     scheme = parse_sampling(sampling) if isinstance(sampling, str) else sampling
@@ -353,11 +353,11 @@ class AuditPower:
         powers = []
         for members in inserted.astype(int).tolist():
             held_out = 2 * scored - members if self.test == "counted" else None
-            test = self._rank_sum(members, held_out)
             if held_out is None:
-                detection = KnownNullDetection(test, claim, self._alpha, by_signs=True)
+                detection = KnownNullDetection(members, claim, self._alpha, by_signs=True)
                 powers.append(float(detection.rejected(truth, slice(None)).mean()))
             else:
+                test = self._rank_sum(members, held_out)
                 powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
         return float(np.mean(powers))
 

@@ -17,6 +17,7 @@ from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.progress import reporting
 from coalmine.protocol import Audit
+from coalmine.results.gate import EXTRACTED
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import PHRASE, USER, Unit
@@ -383,6 +384,16 @@ class SecretSharerMethod(Method):
             "inserted": len(inserted),
             "highlights": [f"{text}{''.join(examples[:1])}."],
         }
+
+    @classmethod
+    def objections(cls, found: MethodResults) -> Mapping[str, str]:
+        """Return that inserted phrases can be extracted, if any can."""
+        inserted = [canary for canary in found.extras.get("memorization", {}).get("canaries", ()) if canary["planted"]]
+        extracted = sum(canary["extracted"] for canary in inserted)
+        if not extracted:
+            return {}
+        text = f"{extracted} of {len(inserted)} inserted phrases can be extracted from the model word for word"
+        return {EXTRACTED: text}
 
     @classmethod
     def tables(cls, found: MethodResults) -> list[Table]:

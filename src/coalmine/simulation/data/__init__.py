@@ -159,29 +159,22 @@ def load(
             raise InputError(f"{name} holds numbers, but level, positions and vocabulary_size apply to texts")
         else:
             splits = _number_splits(columns, split)
-            if columns.users is None:
-                partition = _partition_without_users(partition, name, columns, len(splits.train))
+            if columns.users is None and partition is None:
+                # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
+                if columns.unknown and name not in NAMES:
+                    raise InputError(
+                        f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
+                        f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such '
+                        'as "iid:100"'
+                    )
+                partition = f"iid:{50 if name == 'digits' else min(_CLIENTS, len(splits.train))}"
+            elif columns.users is None and str(partition).startswith(("natural", "balanced")):
+                raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
         return repartition(splits, partition or "natural", seed=seed)
     except InputError as error:
         if str(name) in str(error):
             raise
         raise InputError(f"{name}: {error}") from error
-
-
-def _partition_without_users(partition: str | None, name: str | Path, columns: Columns, examples: int) -> str:
-    """Return the partition of data whose examples belong to nobody: IID clients by default."""
-    if partition is None:
-        # A column with an unknown name may hold the users. Ignoring it would audit the wrong clients, so ask.
-        if columns.unknown and name not in NAMES:
-            raise InputError(
-                f"{name} has unrecognized columns: {', '.join(columns.unknown)}. If one holds the user of each "
-                f'example, pass keys={{"user": "{columns.unknown[0]}"}}; if none does, pass a partition such as '
-                '"iid:100"'
-            )
-        return "iid:50" if name == "digits" else f"iid:{min(_CLIENTS, examples)}"
-    if parse_partition(partition)[0] in ("natural", "balanced"):
-        raise InputError(f"{name} has no users, so the partition cannot be {partition}: use iid or dirichlet")
-    return partition
 
 
 def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:

@@ -33,9 +33,6 @@ class SplitOptions:
         seed: Seed for which user is in which split.
         test_names: Names of the test users that the data comes with.
 
-    Raises:
-        InputError: If a fraction is out of range, or if no users are left to train on.
-
     Example:
         >>> SplitOptions(test_fraction=0.2, seed=1).test_fraction
         0.2
@@ -47,12 +44,6 @@ class SplitOptions:
     seed: int = 0
     test_names: Set[str] = frozenset()
 
-    def __post_init__(self) -> None:
-        if self.test_fraction is not None:
-            check_probability("test_fraction", self.test_fraction)
-        if self.pool_fraction:
-            check_probability("pool_fraction", self.pool_fraction)
-
     def split(self, names: Sequence[str], sizes: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the numbers of the training, test and pool users, each in ascending order.
 
@@ -61,7 +52,12 @@ class SplitOptions:
         Args:
             names: Name of each user.
             sizes: Number of examples of each user, (users,).
+
+        Raises:
+            InputError: If a fraction is out of range, or if no users are left to train on.
         """
+        if self.test_fraction is not None:
+            check_probability("test_fraction", self.test_fraction)
         users = np.flatnonzero(sizes >= self.min_examples)
         if not users.size:
             raise InputError(
@@ -80,6 +76,7 @@ class SplitOptions:
         # The pool comes out of the training users: test users stay the same with and without one.
         pool_count = 0
         if self.pool_fraction:
+            check_probability("pool_fraction", self.pool_fraction)
             pool_count = max(1, round(self.pool_fraction * len(users)))
         if pool_count >= len(others):
             raise InputError(

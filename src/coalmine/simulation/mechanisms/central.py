@@ -55,8 +55,6 @@ class Mechanism:
         noise_multiplier: Standard deviation of the noise on the sum, over the clip norm; 0 adds none.
         quantile: The quantile that the clip norm tracks, in (0, 1); None keeps the same clip norm in every round.
         rate: Step size of the logarithm of the clip norm.
-        count_noise: Standard deviation of the noise on the number of updates within the clip norm. None takes a
-            twentieth of the expected cohort, and at least twice the noise multiplier.
         private: Whether noise is added, which follows from the noise multiplier.
 
     Raises:
@@ -76,7 +74,6 @@ class Mechanism:
     noise_multiplier: float = 0.0
     quantile: float | None = None
     rate: float = 0.2
-    count_noise: float | None = None
     private: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,11 +90,9 @@ class Mechanism:
             check_probability("quantile", self.quantile)
 
     def noise_on_count(self, expected_clients: float) -> float:
-        """The standard deviation of the noise on the number of updates within the clip norm; 0 if none is added."""
-        if not self.private or self.quantile is None:
-            return 0.0
+        """The standard deviation of the noise on the number of updates within a clip norm that tracks a quantile."""
         # A twentieth of the cohort is what Andrew et al. recommend; twice z keeps the noise on updates below 1.04 z.
-        return self.count_noise or max(2 * self.noise_multiplier, expected_clients / 20)
+        return max(2 * self.noise_multiplier, expected_clients / 20)
 
     def update_noise(self, expected_clients: float) -> float:
         """The noise multiplier on the updates themselves, larger than ``noise_multiplier`` if counts are released too.
@@ -105,14 +100,10 @@ class Mechanism:
         One client moves the centered count by 1/2, so z⁻² = z_updates⁻² + (2 · count noise)⁻² (Andrew et al., 2021,
         Theorem 1).
         """
-        count_noise = self.noise_on_count(expected_clients)
-        if not count_noise:
+        if self.quantile is None:
             return self.noise_multiplier
-        if 2 * count_noise <= self.noise_multiplier:
-            raise InputError(
-                f"count_noise must exceed half the noise multiplier of {self.noise_multiplier}, got {count_noise:g}"
-            )
-        return self.noise_multiplier / math.sqrt(1 - (self.noise_multiplier / (2 * count_noise)) ** 2)
+        share = self.noise_multiplier / (2 * self.noise_on_count(expected_clients))
+        return self.noise_multiplier / math.sqrt(1 - share**2)
 
     def noise(
         self, dim: int, seed: int, clip_norm: float, expected_clients: float, round: int, trial: int = 0
@@ -144,9 +135,9 @@ class Mechanism:
             return clip_norm
         # Centering by 1/2 per client halves the sensitivity of the count (Andrew et al., 2021, section 2.2).
         centered = float(np.sum(norms <= clip_norm) - len(norms) / 2)
-        count_noise = self.noise_on_count(expected_clients)
-        if count_noise:
-            centered += count_noise * float(generator(seed, "clip-count", round).standard_normal())
+        if self.private:
+            drawn = float(generator(seed, "clip-count", round).standard_normal())
+            centered += self.noise_on_count(expected_clients) * drawn
         share = centered / clients + 0.5
         following = clip_norm * math.exp(-self.rate * (share - self.quantile))
         return min(max(following, _LEAST_NORM), _MOST_NORM)
