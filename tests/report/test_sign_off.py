@@ -150,11 +150,12 @@ def test_memorized_phrases_are_in_the_box_of_their_training(tmp_path):
 
 def test_long_lists_are_cut_and_link_to_all():
     warnings = [f"beware of {i}" for i in range(5)]
-    findings = [Finding(check=Check.FRESH, sentence=f"Bug {i}.", p_value=1e-9) for i in range(5)]
+    findings = [Finding(check=f"check {i}", sentence=f"Bug {i}.", p_value=1e-9) for i in range(5)]
     page = first_page(run_of(not_refuted(warnings=warnings, findings=findings)))
     assert "2 more:" in page
     assert page.count('href="#one-shot"') == 4
     assert [f"Bug {i}" in page for i in range(5)] == [True] * 3 + [False] * 2
+    assert "And 2 more causes" in page
 
 
 # What the sentences say

@@ -9,8 +9,8 @@ from coalmine.report.page import report
 from coalmine.results.gate import judge
 from coalmine.results.io import read_run_directory
 from coalmine.results.result import Result
-from coalmine.results.summary import finding_sentences
-from coalmine.results.verdict import Finding, Verdict
+from coalmine.results.summary import causes, causes_of
+from coalmine.results.verdict import Check, Finding, Verdict
 from gate_runs import directory, result
 
 BUG = Finding(check="fresh noise", sentence="The noise of round 7 equals that of round 3.", p_value=2e-9)
@@ -30,7 +30,7 @@ def test_a_bug_refutes_and_a_caution_does_not():
 
 def test_the_summary_names_the_bug_and_does_not_contradict_it():
     summary = checked(BUG, CAUTION).summary
-    assert summary.startswith("Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).")
+    assert summary.startswith("Bug found (noise reused): The noise of round 7 equals that of round 3 (p = 2e-09).")
     assert "Warning (weights): Clients have unequal weights." in summary
     assert "Refuted: the claimed ε = 8" in summary
     assert "Not refuted" not in summary
@@ -75,9 +75,39 @@ def test_a_bug_that_several_views_show_is_printed_once():
     sentence = "Canaries in 1.bias refute the claim: at most {} of the claimed noise is in effect there"
     of_view = [Finding(check="canaries in each tensor", sentence=sentence.format(s), p_value=p) for s, p in VIEWS]
     results = [checked(of_view[0], CAUTION, view="updates"), checked(BUG, of_view[1], CAUTION, view="final")]
-    assert finding_sentences(results) == [
-        f"Bug found (canaries in each tensor): {of_view[0]}",
+    assert list(map(str, causes_of(results))) == [
+        f"Bug found (noise reused): {BUG} And 1 more: tensor exposed.",
         "Warning (weights): Clients have unequal weights.",  # about the training, whatever the view
-        "Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).",
     ]
-    assert len(finding_sentences([checked(BUG, BUG)])) == 2  # one result does not repeat itself
+    assert len(causes_of([checked(BUG, BUG)])[0].others) == 1  # one result does not repeat itself
+
+
+def test_every_check_of_ours_names_a_fault_of_its_own():
+    assert len({check.fault for check in Check}) == len(Check)
+
+
+def test_a_cause_leads_what_it_explains_in_the_same_order_everywhere(tmp_path, run):
+    low = [
+        Finding(check=Check.PLACES, sentence=f"{name} has at most 0.2 of the claimed noise", p_value=1e-6, where=name)
+        for name in ("fc1.bias", "fc2.bias", "conv.bias", "conv.weight")
+    ]
+    shared = Finding(check=Check.INDEPENDENT, sentence="Parts of the update get the same noise", p_value=1e-6)
+    divided = Finding(check=Check.EXAMPLES, sentence="One client counts 50 times", p_value=0.0)
+    found = checked(CAUTION, *low, BUG, divided, shared)
+    lines = [line for line in str(found).splitlines() if line.startswith(("Bug", "Warning"))]
+    assert lines == [
+        "Bug found (noise shared): Parts of the update get the same noise (p = 1e-06). And 5 more: noise reused; noise "
+        "missing in fc1.bias, fc2.bias, conv.bias and 1 more.",
+        "Bug found (clients weighted by examples): One client counts 50 times.",
+        "Warning (weights): Clients have unequal weights.",
+    ]
+    assert lines == list(map(str, causes(found.findings))) == list(map(str, causes_of([found])))
+    assert [finding["check"] for finding in found.to_dict()["findings"]] == [
+        "independent noise", "fresh noise", *["noise on every tensor"] * 4, "examples", "weights"
+    ]  # fmt: skip
+    directory(tmp_path, found)
+    page = report(read_run_directory(tmp_path, scores=True))
+    assert page.index("Noise shared.") < page.index("And 5 more: noise reused") < page.index("Clients weighted by")
+    _, out, _ = run("check", str(tmp_path))
+    said = " ".join(out.split())
+    assert said.index("Parts of the update") < said.index("And 5 more") < said.index("One client counts 50 times")

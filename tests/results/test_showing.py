@@ -53,7 +53,8 @@ def test_print_shows_the_verdict_three_numbers_and_the_bug(result):
     assert [line.split()[0] for line in lines[1:4]] == ["claimed", "proven", "best"]
     assert lines[4].startswith("Bug found")
     assert lines[5].startswith("Refuted (p = ")
-    assert len(lines) == 6
+    assert lines[6].startswith("Not tested: clipping.")
+    assert len(lines) == 7
     assert len(str(plain()).splitlines()) == 5
     assert len(repr(result)) < 120
     assert repr(result).startswith("<Result one-shot, updates: refuted, claimed ε ≤ ")

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from coalmine.results.result import from_json, in_json
-from coalmine.results.summary import factor, finding_sentence, plural
+from coalmine.results.summary import causes, factor, plural
 from coalmine.results.verdict import Check, Finding
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
@@ -127,10 +127,10 @@ class Replay:
     def __str__(self) -> str:
         """A summary, the findings with their examples, and the noise that they were judged by."""
         lines = [self.summary]
-        for finding in self.findings:
-            lines.append(f"- {finding_sentence(finding)}")
-            if finding.example and finding.refutes:
-                lines.append(f"  Example: {finding.example}")
+        for cause in causes(self.findings):
+            lines.append(f"- {cause}")
+            if cause.finding.example and cause.finding.refutes:
+                lines.append(f"  Example: {cause.finding.example}")
         if not self.ok:
             lines.append(
                 "Here C is the clip norm, v is rng.uniform(1, 1.2, d) * rng.choice([-1, 1], d) over its norm with "

@@ -79,6 +79,7 @@ class TrainingChecks:
         chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
             name of the tensor; None if no canaries lie in single tensors.
         participation_refutes: Whether the claim relies on how the clients were drawn.
+        clips_canaries: Whether canaries were too long before the training clipped them, so that scores test that.
         replays: Replays that an integration made by itself, by the names of their checks.
         cohorts: Who took part.
     """
@@ -92,7 +93,7 @@ class TrainingChecks:
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
-        self.participation_refutes = True
+        self.participation_refutes, self.clips_canaries = True, False
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
@@ -220,7 +221,9 @@ class TrainingChecks:
         # A replay has a rate of its own, CHECK_RATE by itself.
         for check, replay in self.replays.items():
             replayed += [replace(finding, check=check) for finding in replay.findings]
-        return list(map(str, made)), [*replayed, *adjusted]
+        if self.clips_canaries:
+            made.append(Check.CLIPPING)  # by the test of the claim, which has a rate of its own
+        return list(dict.fromkeys(map(str, made))), [*replayed, *adjusted]
 
     def _canaries(self) -> tuple[tuple[float, float] | None, list[Finding]]:
         """Return how much of the canaries' sum the releases contain and its standard error, and what is wrong with it.
@@ -279,6 +282,7 @@ class TrainingChecks:
             "layers": list(self.layers.shapes.items()),
             "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
+            "clips_canaries": self.clips_canaries,
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
             "tensors": None if chances is None else list(chances),
@@ -296,7 +300,7 @@ class TrainingChecks:
         layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
-        for name in ("participation_refutes", "noise_multiplier", "even_noise"):
+        for name in ("participation_refutes", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
         if terms["sampling"] is not None:
             checks.sampling = parse_sampling(terms["sampling"])

@@ -176,7 +176,7 @@ def _default(value: object) -> str:
 
 def print_method(method: type[Method], found: MethodResults) -> None:
     """Print a method's tables, then what its results say, and the quality of the model."""
-    from coalmine.results.summary import evidence_sentences, finding_sentences
+    from coalmine.results.summary import causes_of, evidence_sentences, not_tested
     from coalmine.runs.running import QUALITY
 
     for table in method.tables(found):
@@ -184,7 +184,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
     console.print_sentence(found.summary)
     plain = [result for result in found.results if not result.variant]  # others are summarized together
     evidence = [f"{result.label}: {evidence_sentences(result)}" for result in plain]
-    for sentence in [*finding_sentences(plain), *evidence]:
+    for sentence in [*map(str, causes_of(plain)), *evidence, not_tested(plain)]:
         console.print_sentence(sentence)
     console.print_warnings(warning for result in found.results for warning in result.warnings)
     # Every result of a method comes from the same training, so its quality is printed once.

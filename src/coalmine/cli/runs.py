@@ -348,7 +348,7 @@ def _run(
 ) -> Sequence[Result]:
     """Run, print a summary of all methods, draw the report, and return the results."""
     from coalmine.integrations.tracking import log_run, tracker
-    from coalmine.results.summary import finding_sentences
+    from coalmine.results.summary import causes_of, not_tested
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import objections
     from coalmine.runs.running import run as run_all
@@ -364,7 +364,7 @@ def _run(
     else:
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         summaries = [method.summary for method in finished.methods if method.summary]
-        for sentence in [*summaries, *finding_sentences(finished.results)]:
+        for sentence in [*summaries, *map(str, causes_of(finished.results)), not_tested(finished.results)]:
             console.print_sentence(sentence)
         found = "; ".join(objection.sentence for objection in objections(finished.methods))
         console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")

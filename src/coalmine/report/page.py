@@ -354,10 +354,11 @@ def about(run: SavedRun, audited: Sequence[Subject], auditor: str) -> dict[str, 
         weak += [result.name for result in group.results if result.verdict is Verdict.TOO_WEAK]
     if weak:
         not_tested.append(f"Tested, but too weakly to count: {'; '.join(weak[:FEW])}.")
-    missing = [check.value for check in (Check.CLIPPING, Check.SENSITIVITY) if check not in checks]
-    if checks and missing:
-        where = f"Not checked: {words.listed(missing)} of the real clients' updates"
-        not_tested.append(f"{where} (coalmine.replay checks them).")
+    clipping = words.not_tested(run.results)
+    if clipping:
+        not_tested.append(clipping)
+    elif checks and Check.SENSITIVITY not in checks:
+        not_tested.append("Not checked: sensitivity of the real clients' updates (coalmine.replay checks it).")
     if not checks and not all(subject.unprotected for subject in audited):
         not_tested.append("No check looked for bugs of the noise, the clipping or the participation.")
 

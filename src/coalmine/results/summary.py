@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coalmine.results.verdict import Check, Finding, Verdict
+from coalmine.claims.sampling import AtMost, Epochs
+from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
+    from coalmine.claims import Claim
     from coalmine.results.claim_test import ClaimTest
     from coalmine.results.result import Result
     from coalmine.stats import Estimate
@@ -20,6 +23,10 @@ FLAGGING = "an attacker can be {times} likelier to flag a member than a non-memb
 
 # What the first scores of a result are of, unless it says otherwise: one per inserted canary.
 INSERTED = "inserted"
+
+
+# With these checks, a noise that none of them found fault with is as claimed.
+_OF_NOISE = {Check.PLACES, Check.FRESH, Check.INDEPENDENT}
 
 
 # Results
@@ -32,7 +39,37 @@ def evidence_sentences(result: Result) -> str:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif any(e.few_scores for e in result.estimates):
         evidence += " There are too few scores for a best guess."
-    return f"{verdict_sentence(result)} {evidence}"
+    return " ".join(filter(None, [verdict_sentence(result), tested_with(result), evidence]))
+
+
+def tested_with(result: Result) -> str:
+    """Say how canaries took part if that is not what is claimed, and what the claimed noise promises to them."""
+    claim, tested = result.claim, result.tested
+    if claim is None or tested is None:
+        return ""
+    how = f"canaries {result.participation}"
+    if result.about_claim:
+        if tested.adjacency == claim.adjacency:
+            return ""
+        how = "canaries that are added, which moves a sum by half as much as replacing somebody"
+    return f"Tested with {how}, for which the same noise gives ε = {number(tested.epsilon)}."
+
+
+def adversary(result: Result) -> str:
+    """Return what the adversary does, and what its bound is about if not the claimed ε."""
+    return result.adversary + (f", about canaries {result.participation}" if result.participation else "")
+
+
+def participation(claim: Claim, turn: str) -> str:
+    """Say when somebody takes part, such as ``in 25 rounds``; ``turn`` is what a round is called."""
+    sampling, rounds = claim.sampling, plural(claim.rounds or 0, turn)
+    if isinstance(sampling, Epochs):
+        return f"in one {turn} of each of {plural(sampling.epochs, 'epoch')}"
+    if isinstance(sampling, AtMost):
+        return f"in {plural(sampling.times, turn)}"
+    if sampling is None or sampling.rate is None:
+        return f"in some of {rounds}"
+    return f"in all {rounds}" if sampling.rate == 1 else f"in each of {rounds} with probability {sampling.rate:.3g}"
 
 
 def bound_sentence(bound: Estimate | None, ceiling: float | None = None, odds: str = FLAGGING) -> str:
@@ -78,10 +115,7 @@ def verdict_sentence(result: Result) -> str:
     if test.refuted:
         p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
         assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
-        return (
-            f"Refuted{p_value}: {claimed}{comma} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
-            f"clipping or an accountant that assumes other sampling.{assumes}"
-        )
+        return f"Refuted{p_value}: {claimed}{comma} does not hold.{_fault(result, test)}{assumes}"
     half, power = "half the noise", ""
     if test.detectable_noise is not None:
         power = f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
@@ -95,6 +129,8 @@ def verdict_sentence(result: Result) -> str:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
         evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
+        if not result.about_claim and result.tested is not None:
+            claimed = f"the ε = {result.tested.epsilon:.4g} that the claimed noise gives {result.participation}"
         return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
 
@@ -109,6 +145,32 @@ def _remedy(result: Result, test: ClaimTest, half: str) -> str:
     side = result.side_names[0]
     more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
     return f" About {test.canaries_needed:,} {more} would detect {half} (80% power)."
+
+
+def _fault(result: Result, test: ClaimTest) -> str:
+    """Say where the fault may be that the scores show, less what the checks ruled out, with a space before it."""
+    noise, made = noise_sentence(test), set(result.checks)
+    if any(finding.about in ("noise", "clipping") and finding.check != Check.CANARIES for finding in result.findings):
+        return noise  # it has a name
+    if not made >= _OF_NOISE:
+        return f"{noise} Look for missing noise, skipped clipping or an accountant that assumes other sampling."
+    arrive, place = "count for more than one clip norm", "weights and what happens to the sum before the noise"
+    if Check.CLIPPING in made:
+        arrive, place = "arrive longer than the clip norm", "clipping and weights"
+    # The scores tell how large canaries are beside the noise.
+    times = f" (at least {1 / test.noise_at_most:.2g} times)" if noise and test.noise_at_most else ""
+    return f" The noise is as claimed, so canaries {arrive}{times}: look at {place}."
+
+
+def not_tested(results: Iterable[Result]) -> str:
+    """Say that no check looked at clipping, and which would; empty if one did, or if these results have no checks."""
+    checked = [result for result in results if "checks" in result.recipe and result.unit != APPLICATION]
+    if not checked or any({Check.CLIPPING, Check.SENSITIVITY} & set(result.checks) for result in checked):
+        return ""
+    return (
+        "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients instead of adding planted.total, or "
+        "run coalmine.replay."
+    )
 
 
 def noise_sentence(test: ClaimTest) -> str:
@@ -126,32 +188,75 @@ def noise_sentence(test: ClaimTest) -> str:
 # Findings
 
 
-def finding_sentence(finding: Finding) -> str:
-    """Say what a check found, and whether that refutes the claim."""
-    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}): {finding}"
+@dataclass(frozen=True)
+class Cause:
+    """Findings that one fault may explain: all that checks found about one thing, such as the noise of a training.
+
+    Args:
+        finding: The most telling of them, which names the fault.
+        others: The others.
+    """
+
+    finding: Finding
+    others: Sequence[Finding] = ()
+
+    def __str__(self) -> str:
+        """The sentence with the fault."""
+        return f"{'Bug found' if self.finding.refutes else 'Warning'} ({self.finding.fault}): {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, and how many findings that may explain."""
+        return f"{self.finding} {self.more}".rstrip()
+
+    @property
+    def more(self) -> str:
+        """The other findings, by their faults; empty if there are none."""
+        if not self.others:
+            return ""
+        places: dict[str, list[str]] = {}
+        for finding in self.others:
+            places.setdefault(finding.fault, []).append(finding.where)
+        faults = []
+        for fault, wheres in places.items():
+            named = [where for where in wheres if where]
+            faults.append(f"{fault} in {first_few(named)}" if named else fault)
+        return f"And {len(self.others)} more: {'; '.join(faults)}."
 
 
-def finding_sentences(results: Sequence[Result]) -> list[str]:
-    """Return what the checks of several results found: each bug once."""
-    return list(map(finding_sentence, distinct_findings([result.findings for result in results])))
+def causes(findings: Iterable[Finding]) -> list[Cause]:
+    """Return findings of one training as they are shown everywhere: by cause, bugs first, what is structural first.
+
+    Example:
+        >>> size = Finding(check=Check.PLACES, sentence="fc1.bias has at most 0.3 of the claimed noise.")
+        >>> shared = Finding(check=Check.INDEPENDENT, sentence="All coordinates get the same noise.")
+        >>> [str(cause) for cause in causes([size, shared])]
+        ['Bug found (noise shared): All coordinates get the same noise. And 1 more: noise missing.']
+    """
+    groups: dict[tuple[bool, str], list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: finding.rank):
+        groups.setdefault((finding.refutes, finding.about), []).append(finding)
+    return [Cause(first, others) for first, *others in groups.values()]
 
 
-def distinct_findings(by_result: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of several results, each bug once, as the first result that has it describes it.
+def causes_of(results: Iterable[Result]) -> list[Cause]:
+    """Return what the checks of several results found by cause: each bug once, as the first result describes it.
 
     Two views of one training show the same bug with different p-values, and may state different shares of the noise
     after a colon.
     """
-    distinct, known = list[Finding](), set[tuple[str, str]]()
-    for findings in by_result:
-        subjects = set[tuple[str, str]]()
-        for finding in findings:
+    by_training: dict[str, list[Finding]] = {}
+    known = set[tuple[str, str]]()
+    for result in results:
+        subjects, distinct = set[tuple[str, str]](), by_training.setdefault(result.training or result.method, [])
+        for finding in result.findings:
             subject = (finding.check, finding.sentence.partition(": ")[0].rstrip("."))
             subjects.add(subject)
             if subject not in known:
                 distinct.append(finding)
         known |= subjects  # only now: findings of the same result are never the same bug
-    return distinct
+    every = [cause for findings in by_training.values() for cause in causes(findings)]
+    return sorted(every, key=lambda cause: not cause.finding.refutes)
 
 
 # Numbers
@@ -171,6 +276,11 @@ def list_rounds(rounds: Sequence[int] | Ints, most: int = 5) -> str:
     """Format numbers of rounds, such as ``rounds 0, 1, 2, …``; at least one."""
     shown = ", ".join(str(int(round)) for round in rounds[:most])
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > most else ''}"
+
+
+def first_few(names: Sequence[str], most: int = 3) -> str:
+    """Format the first names of many, such as ``a, b, c and 4 more``."""
+    return f"{', '.join(names[:most])} and {len(names) - most} more" if len(names) > most else listed(names)
 
 
 def factor(value: float) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from coalmine.claims import Claim
@@ -81,14 +81,16 @@ class Unit:
         name: What is protected, such as ``"one user, whole training"``. Results are grouped by it.
         limited: Whether a limit on ε (``check --max-epsilon``) applies to this unit. It does not where the ε covers
             less than a release (a single round) or more than one person (a phrase that several users share).
+        turn: What a round of its training is called.
     """
 
     name: str
     limited: bool = True
+    turn: str = "round"
 
 
 USER = Unit("one user, whole training")
-EXAMPLE = Unit("one example, whole training")
+EXAMPLE = Unit("one example, whole training", turn="step")
 ROUND = Unit("one user, one round", limited=False)
 REPORT = Unit("one report")
 PHRASE = Unit("one phrase, all its users together", limited=False)
@@ -104,39 +106,80 @@ CHECK_RATE = 1e-3
 
 
 class Check(StrEnum):
-    """Names of checks: the same question has the same name in the battery, in trainings and in replay.
+    """Checks, in the order in which their findings are listed: what is structural, then sizes, then consequences.
 
-    A method of your own may have checks of other names.
+    A check is named by the property that it looks for, the same in the battery, in trainings and in replay. A method of
+    your own may have checks of other names.
+
+    Attributes:
+        fault: What is wrong where the property is missing, which is how findings are labeled.
+        about: What it is a property of. Findings about the same thing usually have one cause.
 
     Example:
-        >>> str(Check.FRESH)
-        'fresh noise'
+        >>> str(Check.FRESH), Check.FRESH.fault
+        ('fresh noise', 'noise reused')
     """
 
-    SIZE = "size of the noise"  # Is there enough noise on the whole?
-    PLACES = "noise on every tensor"  # Is there enough noise on every tensor, block and coordinate?
-    CALLS = "noise in every call"  # Is there enough noise in every call of a mechanism?
-    FRESH = "fresh noise"  # Is the noise drawn anew in every round or call?
-    INDEPENDENT = "independent noise"  # Is it independent between coordinates?
-    SHAPE = "shape of the noise"  # Does its distribution protect, whatever its size?
-    VALUES = "values of the noise"  # Does it avoid exact values that occurred before?
-    CANARIES = "canaries in each tensor"  # Do canaries of single tensors keep the claim?
-    CANARIES_SHOW = "canaries in the releases"  # Do the releases contain the canaries that were inserted?
-    UNITS = "divisor of the releases"  # Do the releases have the size that their divisor says?
-    PARTICIPATION = "participation"  # Do the clients that take part agree with the claimed sampling?
-    SENSITIVITY = "sensitivity"  # Does no client move a release by more than the noise covers?
-    CLIPPING = "clipping"  # Are updates of every size and form clipped to the clip norm?
-    ARRAY = "one array"  # Also those that lie in one array?
-    COORDINATE = "one coordinate"  # Also those that lie in one coordinate?
-    INTEGERS = "integers"  # Also arrays of integers?
-    ORDER = "order"  # Also arrays in another order?
-    NOT_FINITE = "not finite"  # Does no client make a release NaN or infinite?
-    EXAMPLES = "examples"  # Does a client count the same, whatever number of examples it reports?
-    OTHERS = "other clients"  # Does a client count the same, whatever others send?
-    DROPOUTS = "dropouts"  # Does a client count the same if others drop out?
-    MEMORY = "memory"  # Do later rounds show nothing of a client without fresh noise?
-    GIVEN = "given clients"  # Does the noise cover each client of an ordinary round?
-    REFUSED = "refused"  # Does the aggregation cope with every honest client?
+    fault: str
+    about: str
+
+    def __new__(cls, name: str, fault: str, about: str) -> Self:
+        """Return the member whose value is its name."""
+        check = str.__new__(cls, name)
+        check._value_, check.fault, check.about = name, fault, about
+        return check
+
+    # Is the noise independent between coordinates?
+    INDEPENDENT = ("independent noise", "noise shared", "noise")
+    # Is it drawn anew in every round or call?
+    FRESH = ("fresh noise", "noise reused", "noise")
+    # Does it avoid exact values that occurred before?
+    VALUES = ("values of the noise", "values exposed", "noise")
+    # Is there enough noise on every tensor, block and coordinate?
+    PLACES = ("noise on every tensor", "noise missing", "noise")
+    # Is there enough noise in every call of a mechanism?
+    CALLS = ("noise in every call", "noise missing in some calls", "noise")
+    # Is there enough noise on the whole?
+    SIZE = ("size of the noise", "too little noise", "noise")
+    # Does its distribution protect, whatever its size?
+    SHAPE = ("shape of the noise", "wrong distribution of the noise", "noise")
+    # Do canaries of single tensors keep the claim?
+    CANARIES = ("canaries in each tensor", "tensor exposed", "noise")
+    # Are updates of every size and form clipped to the clip norm?
+    CLIPPING = ("clipping", "clipping skipped", "clipping")
+    # Also those that lie in one array?
+    ARRAY = ("one array", "array not clipped", "clipping")
+    # Also those that lie in one coordinate?
+    COORDINATE = ("one coordinate", "coordinate not clipped", "clipping")
+    # Also arrays of integers?
+    INTEGERS = ("integers", "integers not clipped", "clipping")
+    # Does no client move a release by more than the noise covers?
+    SENSITIVITY = ("sensitivity", "client moves the release too far", "clipping")
+    # Does the noise cover each client of an ordinary round?
+    GIVEN = ("given clients", "ordinary client moves the release too far", "clipping")
+    # Does a client count the same, whatever number of examples it reports?
+    EXAMPLES = ("examples", "clients weighted by examples", "examples")
+    # Does a client count the same, whatever others send?
+    OTHERS = ("other clients", "client counts by what others send", "others")
+    # Does a client count the same if others drop out?
+    DROPOUTS = ("dropouts", "client counts more after dropouts", "others")
+    # Do later rounds show nothing of a client without fresh noise?
+    MEMORY = ("memory", "earlier clients remembered", "memory")
+    # Also arrays in another order?
+    ORDER = ("order", "order of arrays trusted", "order")
+    # Does no client make a release NaN or infinite?
+    NOT_FINITE = ("not finite", "NaN let through", "not finite")
+    # Does the aggregation cope with every honest client?
+    REFUSED = ("refused", "aggregation fails", "refused")
+    # Do the clients that take part agree with the claimed sampling?
+    PARTICIPATION = ("participation", "other sampling than claimed", "participation")
+    # Do the releases contain the canaries that were inserted?
+    CANARIES_SHOW = ("canaries in the releases", "canaries missing", "canaries")
+    # Do the releases have the size that their divisor says?
+    UNITS = ("divisor of the releases", "wrong divisor", "divisor")
+
+
+_CHECKS = {str(check): check for check in Check}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +193,12 @@ class Finding:
         p_value: Probability that a correct training or mechanism shows such evidence, or an upper limit on it, all
             checks of the result taken into account; 0 for what was seen to happen and needs no statistics.
         example: The smallest input that shows it, in words or code.
+        where: The tensor or rounds that it is about, if it is not about everything.
+
+    Attributes:
+        fault: What is wrong, in a few words: that of the check, or its name if it is not one of `Check`.
+        about: What it is about. Findings of one training about the same thing usually have one cause.
+        rank: Where it is listed.
 
     Example:
         >>> finding = Finding(check="fresh noise", sentence="The noise of call 3 equals that of call 1.", p_value=1e-9)
@@ -162,6 +211,22 @@ class Finding:
     refutes: bool = True
     p_value: float = 0.0
     example: str = ""
+    where: str = ""
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, in a few words."""
+        return _CHECKS[self.check].fault if self.check in _CHECKS else self.check
+
+    @property
+    def about(self) -> str:
+        """What it is about."""
+        return _CHECKS[self.check].about if self.check in _CHECKS else self.check
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Where it is listed: bugs before warnings, then in the order of the checks."""
+        return not self.refutes, [*_CHECKS, self.check].index(self.check)
 
     def __str__(self) -> str:
         """The sentence, with the p-value if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from coalmine.errors import InputError, check_kind, check_positive
+from coalmine.errors import CanaryWarning, InputError, check_kind, check_positive
 from coalmine.integrations.flower.nodes import LocalGrid, canary_request, through_mods
 from coalmine.integrations.flower.replay import (
     StrategyChecks,
-    calling_strategy,
+    WrapperOutput,
+    claimed_noise,
     copied_strategy,
-    noise_multiplier_of,
+    running_start,
 )
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
@@ -30,7 +32,6 @@ _STEP = 1e-6
 _LARGEST_STEP = 0.01
 
 _EXAMPLES = "num-examples"
-_CLIP_NORM = "clipping_norm"  # the key that Flower's client-side clipping uses in messages
 
 
 class CanaryGrid(Grid):
@@ -49,8 +50,8 @@ class CanaryGrid(Grid):
     Args:
         grid: The grid that the ServerApp received.
         audits: One audit or several, with the same number of rounds.
-        clip_norm: Clip norm of client updates, or a function that returns the current one if it adapts. By default it
-            is read from the messages, where Flower's client-side clipping puts it.
+        clip_norm: Clip norm of client updates, or a function that returns the current one if it adapts. By default
+            that of Flower's DP wrapper, wherever it is in the strategy.
         length: Norm of canaries before clipping, in clip norms. More than 1 tests whether updates are clipped.
         mods: Mods of the ClientApp, which the canaries' replies go through as well.
         metrics: Metrics of canaries that replace the mean of the real ones, such as ``{"num-examples": 100}``.
@@ -91,6 +92,7 @@ class CanaryGrid(Grid):
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
         self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
+        self._output = WrapperOutput(None)
 
     @property
     def rounds(self) -> int:
@@ -109,10 +111,16 @@ class CanaryGrid(Grid):
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             training_round = 0
             if server_round == 0:  # Flower evaluates the first model before any training
-                noise_multiplier = noise_multiplier_of(calling_strategy())
-                self.audited.begin(arrays, noise_multiplier=noise_multiplier, stratify=not self._hosts)
+                start = running_start()
+                strategy, rounds, left = start.get("self"), start.get("num_rounds"), self.rounds - self.audited.position
+                if rounds not in (None, left):
+                    raise InputError(f"num_rounds is {rounds}, but this grid has {left} rounds left, of {self.rounds}")
+                # Frozen rounds are the audit's own.
+                self._output = WrapperOutput(strategy.strategy if isinstance(strategy, FrozenRounds) else strategy)
+                noise = claimed_noise(self._output.wrapper)
+                self.audited.begin(arrays, noise_multiplier=noise or None, stratify=not self._hosts)
             else:
-                recorded = self.audited.record(arrays)
+                recorded = self.audited.record(arrays, self._output.taken())
                 if recorded.trial is not None:
                     return None
                 training_round = recorded.round + 1
@@ -158,21 +166,25 @@ class CanaryGrid(Grid):
         # Canaries are never asked to evaluate.
         if not asked or not asked[0].metadata.message_type.startswith("train"):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
-        if self.audited.position == 0:
+        available = len(list(self.inner.get_node_ids()))
+        self.audited.sampled([message.metadata.dst_node_id for message in asked], available, _arrays(asked[0]))
+        clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
+        if clip_norm is None:
+            clip_norm = float(getattr(self._output.wrapper, "clipping_norm", math.inf))
+        planned = self.audited.plan[self.audited.position]
+        if planned.round == 0 and planned.trial is None:
             # Held-out canaries count in the average as well. The advice is not a larger server learning rate, since
             # Flower's DP wrappers scale their noise to the plain average.
             advice = (
                 f'use at most {len(to_clients)} canaries and design="fixed", with which held-out canaries need no nodes'
             )
             warn_if_crowded(len(to_canaries), len(to_clients), advice=advice)
-        available = len(list(self.inner.get_node_ids()))
-        self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
-        clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
-        if clip_norm is None:
-            configs = asked[0].content.config_records.values()
-            clip_norm = max((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), default=math.inf)
-        if self.audited.position == 0:
-            self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
+            counted = getattr(self._output.wrapper, "num_sampled_clients", len(asked))
+            if counted != len(asked):
+                sentence = f"num_sampled_clients is {counted}, {len(asked)} nodes reply: set {len(asked)}"
+                self.audited.note(sentence)
+                warnings.warn(sentence, CanaryWarning, stacklevel=2)
+            self._checks.replay(self._output.strategy, asked[0], _arrays(asked[0]), clip_norm)
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout))
         contents = [reply.content for reply in replies if reply.has_content()]
         self._checks.look_at(contents)
@@ -301,6 +313,7 @@ class FrozenRounds(Strategy):
         if self._frozen:
             # A copy, so that momentum, clip norms and privacy spent stay those of the training.
             self._acting = copied_strategy(self.strategy)
+            self._output = WrapperOutput(self._acting)
         return self._acting.configure_train(self._training_round, arrays, config, grid)
 
     def aggregate_train(
@@ -310,7 +323,7 @@ class FrozenRounds(Strategy):
         arrays, metrics = self._acting.aggregate_train(self._training_round, replies)
         if not self._frozen:
             return arrays, metrics
-        self._grid.audited.release(arrays)
+        self._grid.audited.release(arrays, self._output.taken())
         return self._arrays, None
 
     def configure_evaluate(

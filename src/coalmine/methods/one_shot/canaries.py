@@ -176,6 +176,7 @@ class PlantedCanaries(Contribution):
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
+        self.canaries.overlong |= length > 1.01 * self.norm
         for canary in self.canaries.each(self.members, self.kind.device):
             yield self.kind.give(canary * length)
 
@@ -210,6 +211,7 @@ class CanarySet:
         members: Which canaries are inserted, (count,).
         strata: Canaries in single tensors, the last ones.
         dense: Canaries that use all coordinates: the first ones.
+        overlong: Whether some were sent longer than the clip norm, so that the training's own clipping is tested.
     """
 
     def __init__(
@@ -223,6 +225,7 @@ class CanarySet:
             self.strata = draw_strata(layers, count=self.count, seed=seed)
         count = self.strata[0].indices.start if self.strata else self.count
         self.dense = FAMILIES[family](dim=dim, count=count, seed=seed)
+        self.overlong = False
         self._last_sum: tuple[tuple[int, ...], Vector] | None = None  # of canaries of length 1, and who they were
 
     def total(self, members: Sequence[int], device: Device = CPU) -> Vector:
