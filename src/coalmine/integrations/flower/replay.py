@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
+from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
@@ -31,6 +32,7 @@ from coalmine.vectors import flat
 
 _EXAMPLES = "num-examples"
 _ADD_NOISE = "_add_noise_to_aggregated_arrays"  # the method in which Flower's DP wrappers add their noise
+_AFTER = " after the DP wrapper"  # in the names of arrays that follow it
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
@@ -197,12 +199,21 @@ class StrategyRelease:
             return None
         released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted((private or arrays).items())}
         if private and arrays is not self._output.replaced_by:
-            released |= {f"{key} after the DP wrapper": array.numpy() for key, array in sorted(arrays.items())}
+            released |= {f"{key}{_AFTER}": array.numpy() for key, array in sorted(arrays.items())}
         self._model = arrays
         if self.sends_clip_norm and self._asked is None and wrapper.clipping_norm != before:
             # Adaptive clipping: its noise is Gaussian in the logarithm.
             released["log clipping_norm"] = math.log(wrapper.clipping_norm) if wrapper.clipping_norm else -math.inf
         return released
+
+    def bypasses_wrapper(self, clients: list[Client]) -> bool:
+        """Whether what follows the DP wrapper shows who takes part, although it gets the same from the wrapper."""
+        runner = Runner(self, seed=0)
+        with runner.isolated.leaves_no_trace():
+            one, other = (runner.run([group]) for group in (clients, clients[:1] * len(clients)))
+        # What follows is the second half of a release, if there is anything.
+        start = one.vector.size // (2 if any(_AFTER in name for name in one.sizes) else 1)
+        return not np.array_equal(one.vector[start:], other.vector[start:])
 
     def _reply(self, message: Any, client: Client) -> Message:
         """Return what a client sends, after its mods."""
@@ -261,7 +272,8 @@ class StrategyChecks:
         except InputError as error:  # the strategy needs metrics, say, that only the clients know
             self._audited.note(f"the strategy was not checked for its sensitivity: {error}")
             return
-        self._replayed = replace(result, about=f"{name} around {inner}")
+        past = ", whose noise the model bypasses" if release.bypasses_wrapper(clients) else ""
+        self._replayed = replace(result, about=f"{name} around {inner}{past}")
         self._report(self._replayed, [_ALWAYS])
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
