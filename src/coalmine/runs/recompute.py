@@ -9,20 +9,27 @@ settings ask for but that are missing, are differences: the gate fails on them. 
 
 from __future__ import annotations
 
+import fnmatch
+import html
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine.errors import InputError
+from coalmine.files import read_text
 from coalmine.methods import registry
 from coalmine.parallel import single_thread
 from coalmine.results import summary
+from coalmine.results.directory import REPORT
 from coalmine.results.gate import NO_MECHANISM, Objection
 from coalmine.results.io import SavedRun, refusing_damage
 from coalmine.results.result import MethodResults, Result
+from coalmine.results.tables import grouped
 from coalmine.runs.settings import RunSettings, run_from_text
 
 _COMPARED = (
@@ -30,6 +37,7 @@ _COMPARED = (
 )  # fmt: skip
 _SENTENCES = ("assumes", "sentence", "example", "note")  # a run stays valid if later versions word these otherwise
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
+_PAGE_ROUNDING = 0.01  # pages show three digits
 _TERMS = ("delta", "confidence", "design")  # of the estimates; settings decide them where they have them
 
 
@@ -112,6 +120,7 @@ def recompute(run: SavedRun) -> Recomputed:
             for key in _COMPARED:
                 differences += [f"{name}: {text}" for text in _unlike(stored.get(key), content[key], key)]
             results.append(again)
+        differences += _unlike_page(run, results)
     with refusing_damage(run.path):
         stopping = objections([run.of(name, registry.find(name).extras) for name in run.methods])
     return Recomputed(results=results, differences=differences, not_recomputed=not_recomputed, objections=stopping)
@@ -155,12 +164,13 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
     """Yield the configured methods and views without a result, and terms that results state otherwise."""
     for name, table in settings.methods.items():
         method = registry.get(name)
-        results = [result for result in run.results if result.method == name]
-        if not results and not method.extras:  # phrases that were all inserted give no ε, but a document
-            yield f"config.toml has [{name}], but there is no result of it"
-        for view in method.views(table):
-            if view not in {result.view for result in results}:
-                yield f"config.toml has the view {view} of [{name}], but there is no result of it"
+        labels = [result.label for result in run.results if result.method == name]
+        for label in method.labels(table) or ["*"] * (not method.extras):  # phrases that were all inserted give no ε
+            if not fnmatch.filter(labels, label):
+                yield f"config.toml has [{name}], but there is no result of it: {label}"
+        for document in method.extras:
+            if not (run.path / f"{document}.json").is_file():
+                yield f"config.toml has [{name}], but there is no {document}.json"
     for result in run.results:
         name = result.name
         if result.method not in settings.methods:
@@ -174,6 +184,30 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
         claimed = claim.noise_multiplier * claim.sensitivity
         if claimed != training.noise_multiplier:
             yield f"{name}: the claim is about noise {claimed:g}, but config.toml has {training.noise_multiplier:g}"
+
+
+def _unlike_page(run: SavedRun, results: Sequence[Result]) -> Iterator[str]:
+    """Yield the numbers and verdicts that ``report.html`` shows otherwise: numbers, not HTML, which versions change."""
+    page = run.path / REPORT
+    marked = re.findall(r'data-number="([^"]*)"[^>]*>([^<]*)<', read_text(page)) if page.is_file() else []
+    expected: dict[str, Any] = {}
+    for result in [result for group in grouped(results) for result in group.results]:
+        names = ("claimed_epsilon", "lower_bound", "best_guess")
+        expected |= {f"{result.name}: {name}": result.numbers[name] for name in names}
+        expected[f"{result.name}: verdict"] = result.verdict.value
+    shown = set()
+    for place, text in marked:
+        name, value = html.unescape(place), text.lstrip("ε≤≥≈ ").replace("∞", "inf")
+        shown.add(name)
+        number = expected.get(name)
+        same = value == ("–" if number is None else number)
+        if isinstance(number, float):
+            with suppress(ValueError):
+                same = math.isclose(float(value), number, rel_tol=_PAGE_ROUNDING)
+        if not same:
+            yield f"report.html shows {value:.20} as {name}, recomputed as {number}: draw it again"
+    for name in sorted(expected.keys() - shown) if marked else ():
+        yield f"report.html does not show {name}: draw it again"
 
 
 def _unlike(stored: Any, again: Any, place: str) -> Iterator[str]:
