@@ -104,4 +104,6 @@ class Private:
                 self.optimizer.zero_grad()
 
     def audit(self, steps, **settings):
+        # Canaries in every step show in a few steps what those that are sampled like examples show in many.
+        settings = {"participation": "every-round"} | settings
         return audit_opacus(self.engine, self.optimizer, self.loader, steps=steps, **settings)

@@ -1,23 +1,29 @@
-"""Target: Flower with its server-side DP wrapper, audited by `CanaryGrid` as in docs/flower.md."""
+"""Target: Flower with its server-side DP wrapper, audited by `CanaryGrid` as in docs/flower.md.
+
+Correct trainings include strategies that process what the wrapper releases (`OUTSIDE`), which is nobody's business.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from cases import Answer, Case, from_results
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
     FedAvgM,
     FedMedian,
+    FedYogi,
+    Strategy,
     dp_fixed_clipping,
 )
 from loop_target import LAYERS
@@ -34,6 +40,7 @@ TARGET = "flower"
 
 Update = list[Array]
 Reply = Callable[[int, dict[str, Array]], dict[str, Array] | None]
+Step = Callable[[Array, Array, dict[str, Array], str], Array]
 
 
 class Buggy(DifferentialPrivacyServerSideFixedClipping):
@@ -56,6 +63,117 @@ class Buggy(DifferentialPrivacyServerSideFixedClipping):
                 for (name, array), part in zip(arrays.items(), parts, strict=True)
             }
         )
+
+
+class Around(FedAvg):
+    """Calls another strategy, and turns the model before a round and its update into the next model."""
+
+    def __init__(self, private: Strategy, step: Step) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.private, self.step, self.memory = private, step, dict[str, Array]()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Configure by the other strategy."""
+        self.before = {key: array.numpy() for key, array in arrays.items()}
+        return self.private.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Process what the other strategy releases."""
+        arrays, metrics = self.private.aggregate_train(server_round, replies)
+        if arrays is None:
+            return None, metrics
+        after = {}
+        for key, before in self.before.items():
+            after[key] = FlowerArray(
+                np.asarray(self.step(before, arrays[key].numpy() - before, self.memory, key), dtype=np.float32)
+            )
+        return ArrayRecord(after), metrics
+
+
+def _momentum(before: Array, update: Array, memory: dict[str, Array], key: str) -> Array:
+    memory[key] = 0.9 * memory.get(key, np.zeros_like(update)) + update
+    return before + memory[key]
+
+
+def _average_of_models(before: Array, update: Array, memory: dict[str, Array], key: str) -> Array:
+    memory[key] = 0.5 * memory.get(key, before) + 0.5 * (before + update)
+    return memory[key]
+
+
+def _optimizer(optimizer: Callable[..., FedAvg], **settings: float) -> Callable[[Strategy], Strategy]:
+    """Return what makes one of Flower's optimizers process the release of a strategy, as if it were the only reply."""
+
+    def around(private: Strategy) -> Strategy:
+        server = optimizer(fraction_evaluate=0.0, **settings)
+
+        class Optimized(Around):
+            def configure_train(
+                self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+            ) -> Iterable[Message]:
+                server.configure_train(server_round, arrays, config, grid)
+                return super().configure_train(server_round, arrays, config, grid)
+
+            def aggregate_train(
+                self, server_round: int, replies: Iterable[Message]
+            ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+                arrays, metrics = super().aggregate_train(server_round, replies)
+                if arrays is None:
+                    return None, metrics
+                content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+                reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
+                return server.aggregate_train(server_round, [reply])[0], metrics
+
+        return Optimized(private, lambda before, update, memory, key: before + update)
+
+    return around
+
+
+def _stepping(step: Step) -> Callable[[Strategy], Strategy]:
+    return lambda private: Around(private, step)
+
+
+class CountsTwice(FedAvg):
+    """Counts the last reply twice."""
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate with a reply too many."""
+        every = list(replies)
+        return super().aggregate_train(server_round, [*every, every[-1]])
+
+
+def _thrown_away(private: Strategy) -> Strategy:
+    class ThrownAway(Around):
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+            every = list(replies)
+            super().aggregate_train(server_round, every)
+            assert isinstance(self.private, Buggy)
+            return self.private.strategy.aggregate_train(server_round, every)
+
+    return ThrownAway(private, lambda before, update, memory, key: before + update)
+
+
+OUTSIDE: dict[str, Callable[[Strategy], Strategy]] = {
+    "server learning rate 0.5 after the noise": _stepping(lambda before, update, memory, key: before + 0.5 * update),
+    "momentum 0.9 after the noise": _stepping(_momentum),
+    "top 10% after the noise": _stepping(
+        lambda before, update, memory, key: before + update * (abs(update) >= np.quantile(abs(update), 0.9))
+    ),
+    "average of models after the noise": _stepping(_average_of_models),
+    "weight decay 0.98 after the noise": _stepping(lambda before, update, memory, key: 0.98 * (before + update)),
+    "signs after the noise": _stepping(lambda before, update, memory, key: before + 0.01 * np.sign(update)),
+    "FedAdam after the noise": _optimizer(FedAdam),
+    "FedYogi after the noise": _optimizer(FedYogi),
+    "FedAvgM after the noise": _optimizer(FedAvgM, server_momentum=0.9),
+}
+"""Strategies around the DP wrapper."""
 
 
 def client_app(reply: Reply, examples: Callable[[int], int]) -> ClientApp:
@@ -93,6 +211,7 @@ class Training:
         examples: Number of examples of a client.
         reply: What a client sends, from its number and trained arrays.
         more: Further arrays of the model.
+        around: What makes a strategy around the DP wrapper.
         counted: Number of sampled clients that the wrapper hears, over the number there is.
         claimed_rounds: Number of rounds that the claim is for.
         claimed_noise: Noise multiplier of the claim, over that of the wrapper.
@@ -104,6 +223,7 @@ class Training:
     examples: Callable[[int], int] = lambda number: 10
     reply: Reply = lambda number, arrays: arrays
     more: dict[str, Array] = field(default_factory=dict)
+    around: Callable[[Strategy], Strategy] = lambda private: private
     counted: float = 1.0
     claimed_rounds: int = ROUNDS
     claimed_noise: float = 1.0
@@ -128,7 +248,9 @@ class Training:
         try:
             if self.clip is not None:
                 dp_fixed_clipping.compute_clip_model_update = self._clip
-            strategy.start(grid=grid, initial_arrays=first, num_rounds=grid.rounds, evaluate_fn=grid.recorder())
+            self.around(strategy).start(
+                grid=grid, initial_arrays=first, num_rounds=grid.rounds, evaluate_fn=grid.recorder()
+            )
         finally:
             dp_fixed_clipping.compute_clip_model_update = original
         claim = Claim(
@@ -185,6 +307,11 @@ BUGS: dict[str, tuple[str, Training]] = {
     "weights by examples": ("weighting", Training(examples=lambda number: 90 if number == 0 else 10)),
     "median in place of the mean": ("weighting", Training(inner=FedMedian)),
     "Adam between average and noise": ("weighting", Training(inner=FedAdam)),
+    "Adam before, momentum after the noise": (
+        "weighting", Training(inner=FedAdam, around=OUTSIDE["momentum 0.9 after the noise"])
+    ),
+    "one reply counts twice": ("weighting", Training(inner=CountsTwice)),
+    "the noisy average is thrown away": ("schedule", Training(around=_thrown_away)),
     "momentum before the noise": (
         "schedule", Training(inner=lambda **settings: FedAvgM(server_momentum=0.9, **settings))
     ),
@@ -200,7 +327,8 @@ BUGS: dict[str, tuple[str, Training]] = {
 
 def _correct() -> dict[str, Training]:
     trainings = {name: Training(noise=name) for name in CORRECT_NOISE if name not in CORRELATED}
-    return trainings | {"Flower itself": Training()}
+    outside = {name: Training(around=around) for name, around in OUTSIDE.items()}
+    return trainings | {"Flower itself": Training()} | outside
 
 
 def cases() -> list[Case]:

@@ -1,7 +1,7 @@
 """Audit DP-SGD with Opacus: an ordinary training script, in which the lines of the audit are marked.
 
-    python examples/opacus/train.py                         # scikit-learn's digits; canaries in the last 25 steps
-    python examples/opacus/train.py --like-examples         # canaries drawn like examples
+    python examples/opacus/train.py                         # scikit-learn's digits; canaries drawn like examples
+    python examples/opacus/train.py --worst-case            # canaries in each of the last 25 steps
     python examples/opacus/train.py --bug half-noise        # or no-noise, no-clipping: refuted
     COALMINE_DATA=DIR python examples/opacus/train.py --data mnist      # with mnist.npz in DIR
 
@@ -21,9 +21,8 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine import Result  # audit
+from coalmine import Results  # audit
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
-from coalmine.results.io import save  # audit
 from coalmine.simulation.data import load
 
 CLIP, NOISE, DELTA = 1.0, 1.0, 1e-5
@@ -55,7 +54,7 @@ def main() -> None:
         optimizer.__class__ = BUGS[arguments.bug]
     audit = audit_opacus(  # audit
         engine, optimizer, loader, steps=arguments.epochs * len(loader), samples=samples, model=model,
-        participation=None if arguments.like_examples else "last:25", seed=arguments.seed,
+        participation="last:25" if arguments.worst_case else None, seed=arguments.seed,
     )  # fmt: skip
 
     for _ in range(arguments.epochs):
@@ -67,11 +66,11 @@ def main() -> None:
     accuracy = float((model(test_images).argmax(1) == test_labels).float().mean())
     results = audit.results(delta=DELTA, metrics={"accuracy": accuracy})  # audit
     report(results, engine.get_epsilon(DELTA), accuracy)
-    save(results, arguments.out, overwrite=True)  # audit
+    results.save(arguments.out, overwrite=True)  # audit
     print(f"\nresults in {arguments.out}: coalmine report {arguments.out}")
 
 
-def report(results: list[Result], opacus_epsilon: float, accuracy: float) -> None:
+def report(results: Results, opacus_epsilon: float, accuracy: float) -> None:
     """Print a row per adversary, and what to be careful with."""
     own_epsilon = results[0].metrics["own_epsilon"]
     print(f"accuracy {accuracy:.3f}, ε = {opacus_epsilon:.3f} by Opacus, {own_epsilon:.3f} by coalmine")
@@ -81,7 +80,7 @@ def report(results: list[Result], opacus_epsilon: float, accuracy: float) -> Non
         row = "".join(f"{figure:>{width}.3f}" for figure, width in zip(figures, (9, 10, 10), strict=True))
         print(f"{f'{result.method} {result.view}':<24}{row}  {result.verdict}")
     for result in results:
-        for sentence in [*result.warnings, *([result.details["note"]] if "note" in result.details else [])]:
+        for sentence in result.warnings:
             print(f"note on {result.method} {result.view}: {sentence}")
 
 
@@ -128,7 +127,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--like-examples", action="store_true", help="draw canaries like examples")
+    parser.add_argument("--worst-case", action="store_true", help="canaries in each of the last 25 steps")
     parser.add_argument("--bug", choices=tuple(BUGS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/opacus"))

@@ -256,4 +256,6 @@ def test_sampled_losses_are_those_of_dp_accounting(q):
     expected = new_accountant("pld", neighbors, step).compose(event).get_epsilon(1e-5)
     assert sampled_losses(event, step).get_epsilon_for_delta(1e-5) == pytest.approx(expected, rel=1e-8)
     losses, epsilons = sampled_losses(event, step), np.linspace(0, 20, 50)
-    assert deltas_of(losses, epsilons) == pytest.approx(losses.get_delta_for_epsilon(epsilons), rel=1e-12, abs=1e-18)
+    assert np.max(deltas_of(losses, epsilons), axis=0) == pytest.approx(
+        losses.get_delta_for_epsilon(epsilons), rel=1e-12, abs=1e-18
+    )

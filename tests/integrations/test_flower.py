@@ -2,7 +2,9 @@
 
 import logging
 import random
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
+import coalmine
 from coalmine import Canife, OneShot
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Observed
@@ -117,6 +120,15 @@ def plain_loop(audit, noise=1.0):
         model = (model + update).astype(np.float32)
         audit.observe(t, update=update, divisor=nodes)
     return model
+
+
+def test_the_readmes_training_runs_as_it_is_written():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "CanaryGrid" in block]
+    known = {"cm": coalmine, "model": DIM, "first": first_model(), "grid": LocalGrid(client_app(), nodes=20)}
+    exec(code, known)
+    assert not known["result"].refuted
+    assert [warning for warning in known["result"].warnings if "num_sampled_clients" in warning] == []
 
 
 # Of a fixed number of canaries, only the inserted ones are nodes.
@@ -332,6 +344,29 @@ def test_settings_that_do_not_fit_raise():
     canife = Canife(canaries=GivenUpdates(np.ones(DIM)), rounds=1, every=1, trials=4)
     with pytest.raises(InputError, match="got crafted"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), canife, hosts=[1])
+    for rounds in (ROUNDS - 1, ROUNDS + 1):
+        with pytest.raises(InputError, match=f"num_rounds is {rounds}, but this grid has {ROUNDS} rounds left"):
+            train(server_side(4), one_shot(), rounds=rounds)
+
+
+def test_a_node_that_is_sampled_twice_gets_a_sentence():
+    class Repeats(FedAvg):
+        def configure_train(self, *args):
+            messages = list(super().configure_train(*args))
+            real = next(message for message in messages if message.metadata.dst_node_id > 0)
+            return [*messages, real]
+
+    with pytest.raises(InputError, match=r"node \d was sampled 2 times.* list each once"):
+        train(server_side(4, inner=Repeats(fraction_evaluate=0.0)), one_shot())
+
+
+@pytest.mark.parametrize("counted", [10, 40])
+def test_noise_for_another_number_of_nodes_gets_a_sentence(counted):
+    audit = one_shot(canaries=4, design="fixed")
+    sentence = f"num_sampled_clients is {counted}, {CLIENTS + 4} nodes reply: set {CLIENTS + 4}"
+    with pytest.warns(CanaryWarning, match=sentence):
+        train(server_side(counted), audit)
+    assert f"round 0: {sentence}" in audit.result().warnings
 
 
 def test_a_canary_passes_secure_aggregation():

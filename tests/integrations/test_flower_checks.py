@@ -18,15 +18,19 @@ from flwr.serverapp.strategy import (
     FedAvg,
     FedAvgM,
     FedMedian,
+    FedYogi,
+    Strategy,
 )
 
 from coalmine import OneShot
+from coalmine.checks import ReplayOptions
 from coalmine.claims import Claim
-from coalmine.integrations.flower import CanaryGrid, LocalGrid
+from coalmine.integrations.flower import CanaryGrid, LocalGrid, replay_strategy
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.replay import StrategyChecks
 
 CLIP, CLIENTS, CANARIES, ROUNDS = 0.5, 10, 20, 4
+NOISE = Claim(noise_multiplier=1.0, delta=1e-5)
 
 
 def model(**more):
@@ -56,6 +60,81 @@ def app(examples, change, mods=()):
     return clients
 
 
+class Outside(Strategy):
+    """Post-processes what a DP wrapper releases, as an update of what clients received."""
+
+    def __init__(self, private, process):
+        self.private, self.process, self.memory = private, process, {}
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.before = {key: array.numpy() for key, array in arrays.items()}
+        return self.private.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = self.private.aggregate_train(server_round, replies)
+        if arrays is None:
+            return None, metrics
+        update = {key: array.numpy() - self.before[key] for key, array in arrays.items()}
+        after = {key: self.process(self.before[key], part, self.memory, key) for key, part in update.items()}
+        arrays.clear()  # as FedAvgM does
+        return ArrayRecord({key: Array(part.astype(np.float32)) for key, part in after.items()}), metrics
+
+    def configure_evaluate(self, *_):
+        return []
+
+    def aggregate_evaluate(self, *_):
+        return None
+
+    def summary(self):
+        pass
+
+
+def momentum(before, update, memory, key):
+    memory[key] = 0.9 * memory.get(key, 0) + update
+    return before + memory[key]
+
+
+def average_of_models(before, update, memory, key):
+    memory[key] = 0.5 * memory.get(key, before) + 0.5 * (before + update)
+    return memory[key]
+
+
+def largest_tenth(before, update, memory, key):
+    return before + np.where(np.abs(update) >= np.quantile(np.abs(update), 0.9), update, 0)
+
+
+PROCESSES = {
+    "server learning rate": lambda before, update, memory, key: before + 0.5 * update,
+    "momentum": momentum,
+    "largest tenth": largest_tenth,
+    "average of models": average_of_models,
+    "weight decay": lambda before, update, memory, key: 0.98 * (before + update),
+    "signs": lambda before, update, memory, key: before + 0.01 * np.sign(update),
+}
+
+
+def optimizer_outside(optimizer, **settings):
+    """Flower's own optimizer, which gets the wrapper's release as its only reply."""
+
+    class OptimizerOutside(optimizer):
+        def __init__(self, private):
+            super().__init__(fraction_evaluate=0.0, **settings)
+            self.wrapped = [private]
+
+        def configure_train(self, server_round, arrays, config, grid):
+            super().configure_train(server_round, arrays, config, grid)
+            return self.wrapped[0].configure_train(server_round, arrays, config, grid)
+
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            arrays, metrics = self.wrapped[0].aggregate_train(server_round, replies)
+            content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+            only = Message(content, reply_to=Message(RecordDict(), 1, "train"))
+            return super().aggregate_train(server_round, [only])[0], metrics
+
+    return OptimizerOutside
+
+
 def audited(
     arrays=None,
     inner=FedAvg,
@@ -64,12 +143,13 @@ def audited(
     change=lambda number, arrays: arrays,
     mods=(),
     claim=None,
+    outside=lambda private: private,
 ):
     first = ArrayRecord({key: Array(np.asarray(value)) for key, value in (arrays or model()).items()})
     audit = OneShot(Layout.of(first).dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round")
     grid = CanaryGrid(LocalGrid(app(examples, change, mods), nodes=CLIENTS), audit, clip_norm=CLIP, mods=mods)
     settings = {"fraction_train": 1.0, "fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-    strategy = wrapper(inner(**settings), 1.0, CLIP, CLIENTS + 2 * CANARIES)
+    strategy = outside(wrapper(inner(**settings), 1.0, CLIP, CLIENTS + 2 * CANARIES))
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     random.seed(0)
     np.random.seed(0)
@@ -88,6 +168,96 @@ def test_a_correct_training_has_no_findings(side):
     assert "fresh noise" in result.checks
     assert list(result.findings) == []
     assert not result.refuted
+
+
+# A finding here is false with probability 2e-3 (1e-3 of the checks, 1e-3 of the replay), and a refuted claim with 5%.
+@pytest.mark.parametrize("process", PROCESSES)
+def test_what_follows_the_dp_wrapper_is_no_finding(process):
+    result = audited(outside=lambda private: Outside(private, PROCESSES[process]), claim=NOISE)
+    assert not result.refuted, result.summary
+    assert list(result.findings) == []
+    assert {"sensitivity", "fresh noise"} <= set(result.checks)
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [optimizer_outside(FedAdam), optimizer_outside(FedYogi), optimizer_outside(FedAvgM, server_momentum=0.9)],
+)
+def test_an_optimizer_that_follows_the_dp_wrapper_is_no_finding(outside):
+    result = audited(outside=outside, claim=NOISE)
+    assert not result.refuted, result.summary
+    assert list(result.findings) == []
+
+
+def test_a_subclass_of_the_dp_wrapper_may_process_what_super_releases():
+    class HalfSteps(DifferentialPrivacyServerSideFixedClipping):
+        def aggregate_train(self, server_round, replies):
+            before, (arrays, metrics) = self.current_arrays, super().aggregate_train(server_round, replies)
+            half = {key: Array((array.numpy() + before[key].numpy()) / 2) for key, array in arrays.items()}
+            return ArrayRecord(half), metrics
+
+    result = audited(wrapper=HalfSteps, claim=NOISE)
+    assert not result.refuted, result.summary
+    assert list(result.findings) == []
+
+
+class Blend(Outside):
+    """Adds a tenth of the average without noise to what it makes of the release."""
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies := list(replies))
+        exact, _ = self.private.strategy.aggregate_train(server_round, replies)
+        blend = {key: np.float32(0.9) * arrays[key].numpy() + np.float32(0.1) * exact[key].numpy() for key in arrays}
+        return ArrayRecord({key: Array(part) for key, part in blend.items()}), metrics
+
+
+class ThrowsAway(DifferentialPrivacyServerSideFixedClipping):
+    """Adds noise, and returns the average without it."""
+
+    def aggregate_train(self, server_round, replies):
+        super().aggregate_train(server_round, replies := list(replies))
+        return self.strategy.aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"wrapper": ThrowsAway}, {"outside": lambda private: Blend(private, momentum)}], ids=["all", "a tenth"]
+)
+def test_a_model_that_bypasses_the_dp_wrapper_refutes(settings):
+    assert "sensitivity" in [finding.check for finding in audited(**settings).bugs]
+
+
+def test_a_server_optimizer_inside_the_dp_wrapper_is_named_whatever_follows_it():
+    result = audited(inner=FedAdam, outside=lambda private: Outside(private, momentum))
+    assert "FedAdam" in result.bugs[0].sentence
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_reply_that_counts_twice_is_named(which):
+    class CountsTwice(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            return super().aggregate_train(server_round, [*replies, replies[which]])
+
+    assert only_finding(audited(inner=CountsTwice)).check == "sensitivity"
+
+
+def replayed(outside):
+    """Findings for honest clients of equal weight, without dropouts: Flower's wrapper alone has none."""
+    small = ArrayRecord({"weight": Array(np.zeros((8, 32), np.float32)), "bias": Array(np.zeros(32, np.float32))})
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 1.0, CLIP, 10)
+    clients = [{key: np.full(array.shape, 0.1, np.float32) for key, array in small.items()}] * 9
+    options = ReplayOptions(dropouts=False, quick=True)
+    findings = replay_strategy(outside(private), small, clients, options=options).findings
+    return [finding for finding in findings if finding.check != "examples" and finding.refutes]
+
+
+@pytest.mark.parametrize("process", ["server learning rate", "momentum", "weight decay"])
+def test_replay_judges_what_the_dp_wrapper_releases(process):
+    assert replayed(lambda private: Outside(private, PROCESSES[process])) == []
+
+
+def test_replay_names_a_model_that_bypasses_the_dp_wrapper():
+    assert "'weight after the DP wrapper'" in replayed(lambda private: Blend(private, momentum))[0].sentence
 
 
 def only_finding(result):

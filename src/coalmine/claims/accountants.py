@@ -160,9 +160,12 @@ def sampled_losses(event: Any, step: float) -> Any:
     return composed
 
 
-def deltas_of(losses: Any, epsilons: Floats) -> Floats:
-    """Return the δ of `sampled_losses` at each ε ≥ 0, as dp-accounting does in a loop over all losses."""
-    largest = np.full_like(epsilons, -math.inf)  # of both directions
+def deltas_of(losses: Any, epsilons: Floats) -> list[Floats]:
+    """Return the δ of `sampled_losses` at each ε ≥ 0, as dp-accounting does in a loop over all losses.
+
+    First for removing a client, then for adding one.
+    """
+    deltas = []
     for pmf in (losses._pmf_remove.to_dense_pmf(), losses._pmf_add.to_dense_pmf()):
         grid = pmf._discretization * (pmf._lower_loss + np.arange(pmf.size))
         # δ(ε) is the sum of p · (1 - exp(ε - loss)) over all losses above ε; here both parts are summed from the top.
@@ -170,8 +173,8 @@ def deltas_of(losses: Any, epsilons: Floats) -> Floats:
         above = np.cumsum([pmf._infinity_mass, *pmf._probs[::-1]])
         below = np.cumsum([0.0, *lower[::-1]])
         count = pmf.size - np.searchsorted(grid, epsilons, side="right")
-        largest = np.maximum(largest, above[count] - np.exp(epsilons) * below[count])
-    return largest
+        deltas.append(above[count] - np.exp(epsilons) * below[count])
+    return deltas
 
 
 def new_accountant(name: str, neighbors: Any, step: float = 0.0, orders: Sequence[float] | None = None) -> Any:

@@ -187,6 +187,13 @@ class Claim:
             terms |= {name: changes.get(name) for name in ("epsilon", "accountant", "adjacency")}
         return Claim(**terms)
 
+    def tests(self, other: Claim) -> bool:
+        """Whether refuting this claim refutes another: they are the same, or this one is about no more noise."""
+        least, claimed = self.least_noise, other.least_noise
+        if least is None or claimed is None:
+            return self == other
+        return least * self.sensitivity <= claimed * other.sensitivity
+
     def over(self, rounds: int) -> Claim:
         """Return the claim for so many rounds, unless it states its own."""
         return self.replace(rounds=rounds) if self.rounds is None else self
@@ -264,7 +271,8 @@ class Claim:
 def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str) -> Curve | None:
     """Return the curve that an accountant proves for Gaussian rounds, or None if it does not give one.
 
-    Both directions of adding or removing a client are covered: each δ is the larger one of the two.
+    Both directions of adding or removing a client are covered: each δ is the larger one of the two. Where they differ,
+    as for sampled rounds, they are the `directions` of the curve.
     """
     import dp_accounting as dp
 
@@ -286,7 +294,7 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
     epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
     if kind == "pld":
         losses = sampled_losses(event, pld_step(event, extent, _COARSER))
-        return PrivacyProfile(epsilons, deltas_of(losses, epsilons))
+        return PrivacyProfile.of_both(epsilons, *deltas_of(losses, epsilons))
     with quiet():
         composed = new_accountant(kind, neighbors, 0.0).compose(event)
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.

@@ -157,7 +157,7 @@ def recomputed_from_canaries(result: Result, siblings: Sequence[Result] = ()) ->
     """
     assert result.scores is not None
     terms = {**result.recipe, "null": parse_null(result.recipe["null"])}
-    evidence = canary_evidence(result.scores.members, result.scores.observed, claim=result.claim, **terms)
+    evidence = canary_evidence(result.scores.members, result.scores.observed, claim=result.tested, **terms)
     return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
 
 

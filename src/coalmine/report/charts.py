@@ -171,6 +171,8 @@ def evidence(groups: Sequence[Group]) -> Spec:
             who, kind, prefix = f"{result.method}: {result.label}", _BOUND, ""
             if result.refuted:
                 kind, prefix = _REFUTED, "REFUTED: "
+            if not result.about_claim:  # what is not about the claimed ε is not put beside it
+                claim = None
             marks += table(kind=[_GUESS, _CLAIM, kind], epsilon=[guess, claim, bound], y=strip, who=who)
             bars += table(epsilon=[bound], y=strip, zero=0, refuted=result.refuted)
             if low is not None and high is not None:
@@ -178,7 +180,7 @@ def evidence(groups: Sequence[Group]) -> Spec:
             parts = (("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim))
             listed = [f"{what} {words.number(value)}" for what, value in parts if value is not None]
             numbers = prefix + " · ".join(listed)
-            labels.append({"y": strip - 17, "strip": strip, "text": result.adversary})
+            labels.append({"y": strip - 17, "strip": strip, "text": words.adversary(result)})
             labels[-1]["numbers"] = f"{result.method}: {numbers}"
             described.append(f"{result.method}, {result.label}, {group.title}: {numbers}.")
 
@@ -312,7 +314,7 @@ class ScoreCharts:
         lines = [{**place, "kind": "counted"} for place in self.places]
         lines += table(fpr=[floor, 1.0], tpr=[floor, 1.0], kind="chance")
         allowed: list[Spec] = []
-        claim = self.result.claim
+        claim = self.result.tested
         if claim is not None and math.isfinite(claim.epsilon):
             # (ε, δ)-DP allows TPR ≤ min(e^ε · FPR + δ, 1 − e^−ε (1 − δ − FPR)) (Kairouz, Oh & Viswanath, 2015).
             fpr = np.geomspace(floor, 1, 80)
@@ -337,8 +339,8 @@ class ScoreCharts:
         """Return the estimated ε at each threshold, with the lower bound and the claim."""
         x = number("threshold", "threshold", scale={"zero": False, "nice": False}, axis={"tickCount": 5})
         y = number("epsilon", "ε")
-        numbers = self.result.numbers
-        levels = table(kind=["lower bound", "claim"], epsilon=[numbers["lower_bound"], numbers["claimed_epsilon"]])
+        bound, tested = self.result.numbers["lower_bound"], self.result.tested
+        levels = table(kind=["lower bound", "claim"], epsilon=[bound, None if tested is None else tested.epsilon])
         estimates = [{**place, "kind": "estimate"} for place in self.places]
         looks = kinds("color strokeDash", _LINES, [*estimates, *levels], columns=3, symbolType="stroke")
         layers = [

@@ -215,7 +215,8 @@ def _curve(claim: Claim, share: float, copies: int) -> Curve:
 def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
     """Return how far the best attack that a curve allows separates so many members from a known null."""
     with np.errstate(divide="ignore"):
-        return separation(np.log(curve.fpr((np.arange(2000) + 0.5) / 2000)), members)
+        # Both directions have the same area.
+        return separation(np.log(curve.directions[0].fpr((np.arange(2000) + 0.5) / 2000)), members)
 
 
 def _allowed(tests: ClaimTests, claim: Claim, copies: int) -> Callable[[int], float]:

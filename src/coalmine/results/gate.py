@@ -191,6 +191,8 @@ class Gate:
             remark = ""
             if (self.max_claimed, self.max_proven) != (None, None) and not judgment.limit_applies:
                 remark = "limit does not apply to this unit"
+            elif self.max_proven is not None and not judgment.result.about_claim:
+                remark = f"proven about canaries {judgment.result.participation}: limit does not apply"
             if not judgment.checked:
                 reason = "no lower bound" if judgment.bound is None else remark
                 remark = f"not checked: {reason}" if reason else "not checked"
@@ -252,7 +254,8 @@ def judge(
     """Judge results together, against their claims and limits.
 
     Limits apply to units that are about one person or example and a whole release; a single round or a phrase shared by
-    several users is compared only if named by ``methods`` or ``views``. A limit that applies to nothing fails the gate.
+    several users is compared only if named by ``methods`` or ``views``. A lower bound that is not about the claimed ε
+    is compared with no limit. A limit that applies to nothing fails the gate.
 
     Args:
         results: The results of a run, an audit or a score file.
@@ -289,7 +292,7 @@ def judge(
         if result.claim_test is not None and result.claim_test.p_value is not None:
             p_values[i] = result.claim_test.p_value
             # A bound that is compared with a limit beside a claim that has a test of its own: both get half the share.
-            if max_proven is not None and limited[i]:
+            if max_proven is not None and limited[i] and result.about_claim:
                 shares[i] /= 2
     rejected = holm(p_values, {i: shares[i] for i in p_values})
     judgments: list[Judgment] = []
@@ -305,11 +308,11 @@ def judge(
             fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
             significance, lower = max(fitting, default=min(levels))
             delta, level = bound.delta, 1 - significance
-            compared = limited[i] and max_proven is not None
+            compared = limited[i] and result.about_claim and max_proven is not None
             if p_value is not None:
                 total += shares[i]
             else:
-                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.claim)
+                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.tested)
             if p_value is None or compared:
                 total += significance
         verdict = verdict_on(
@@ -377,9 +380,11 @@ def _compared_with_nothing(judgments: Sequence[Judgment], max_claimed: float | N
     """Say which limit applies to nothing; empty if none. A missing claim is an objection by itself."""
     claims = [judgment for judgment in judgments if judgment.claim is not None]
     bounds = [judgment for judgment in judgments if judgment.bound is not None]
+    if max_claimed is None:  # otherwise the claimed ε is compared, and what tests it need not be
+        bounds = [judgment for judgment in bounds if judgment.result.about_claim]
     for limit, compared in ((max_proven, bounds), (max_claimed, claims or bounds)):
         if limit is not None and not any(judgment.limit_applies for judgment in compared):
-            reason = "no result has a lower bound"
+            reason = "no result has a lower bound on the claimed ε"
             if compared:
                 reason = "it applies to none of these units. Name one with --method or --view to compare it"
             return f"the limit of {_short(limit)} was compared with nothing: {reason}"

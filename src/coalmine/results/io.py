@@ -7,6 +7,7 @@ too: that is why the gate (`coalmine.runs.recompute`) computes estimates and ver
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -282,8 +283,10 @@ def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: boo
     with refusing_damage(directory):
         stored = content["results"]
         if as_stored:
-            claims = [result["claim"] and {**result["claim"], "stated": True} for result in stored]
-            stored = [{**result, "claim": claim} for result, claim in zip(stored, claims, strict=True)]
+            stored = copy.deepcopy(stored)
+            for holder in [*stored, *(result["claim_test"] for result in stored)]:
+                if holder is not None and holder["claim"] is not None:
+                    holder["claim"]["stated"] = True
         results = read_results(stored, directory if scores else None)
     origin = directory / PROVENANCE
     return SavedRun(

@@ -146,9 +146,11 @@ class Result(Showable):
         estimates: Bounds and estimates, the recommended one first.
         scores: The scores they were computed from, or None where there are only counts.
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
-        claim: The claimed guarantee that applies to this adversary, or None if none was stated.
-        claim_test: The test of that claim. By default the lower bound is compared with the claimed ε. With another
-            ``claim`` in `dataclasses.replace`, pass a test of that one, or None for the default.
+        claim: What is claimed, as whoever claims it states it; None if nothing is.
+        claim_test: How it was tested. ``claim_test.claim`` is the claim itself, or what the same noise promises to
+            canaries that take part otherwise than the clients of the claim. By default the lower bound is compared with
+            the claimed ε. With another ``claim`` in `dataclasses.replace`, pass a test of that one, or None for the
+            default.
         checks: Names of the checks for bugs that were made beside the test of the claim.
         findings: What they found. They have a false-alarm rate of their own, `coalmine.results.verdict.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
@@ -169,6 +171,12 @@ class Result(Showable):
         label: The view, with the variant where there is one: unique among the results of a method.
         name: The method and the label, unique among the results of a run.
         claimed: The claimed (ε, δ), by which results are compared; None without a claim.
+        tested: What the test and the lower bound are compared with: ``claim_test.claim``, or None.
+        about_claim: Whether bounds and estimates are about the ε that is claimed, and so may be compared with it and
+            with a limit on it. They are not if canaries take part otherwise than the clients of the claim, or if the
+            score uses rounds that the claim assumes to be secret.
+        participation: How canaries took part where bounds and estimates are about that, and not about the claimed ε,
+            such as "in 25 rounds". Empty if ``about_claim``.
         bound: The lower bound of this result by itself: the first valid one, or None if there are only estimates.
         quoted_bound: The lower bound to quote and to compare with the claim: ``bound``, or ``joint_bound`` where the
             method has many results.
@@ -181,7 +189,7 @@ class Result(Showable):
         refuted: Whether the claim is refuted.
 
     Raises:
-        InputError: If ``claim_test`` is the test of another claim than ``claim``.
+        InputError: If ``claim_test`` is neither a test of ``claim`` nor of its noise.
 
     Example:
         >>> from coalmine.results.verdict import USER
@@ -225,6 +233,9 @@ class Result(Showable):
     label: str = field(init=False, compare=False)
     name: str = field(init=False, compare=False)
     claimed: tuple[float, float] | None = field(init=False, compare=False)
+    tested: Claim | None = field(init=False, compare=False)
+    about_claim: bool = field(init=False, compare=False)
+    participation: str = field(init=False, compare=False)
     bound: Estimate | None = field(init=False, compare=False)
     quoted_bound: Estimate | None = field(init=False, compare=False)
     best_guess: Estimate | None = field(init=False, compare=False)
@@ -259,19 +270,21 @@ class Result(Showable):
         bugs = [finding for finding in findings if finding.refutes and finding.p_value <= _CHECK_RATE]
         if test is None and claim is not None:
             test = test_by_bound(claim, quoted, guess)
-        verdict = Verdict.NO_CLAIM
+        verdict, tested, participation = Verdict.NO_CLAIM, None, ""
         if test is not None:
-            if test.claim is None:
-                test = replace(test, claim=claim)
-            if test.claim != claim:
+            tested = test.claim or claim
+            test = replace(test, claim=tested)
+            if tested is None or claim is None or not tested.tests(claim):
                 raise InputError(
                     f"claim_test is the test of another claim than {claim}: pass a test of this one, or "
                     "claim_test=None to compare the lower bound with it"
                 )
+            if (tested.sampling, tested.rounds) != (claim.sampling, claim.rounds):
+                participation = summary.participation(tested, self.unit.turn)
             verdict = verdict_on(
                 claim,
                 rejected=test.refuted,
-                exceeded=test.verdict is Verdict.SUSPICIOUS or exceeds(quoted, claim),
+                exceeded=test.verdict is Verdict.SUSPICIOUS or exceeds(quoted, tested),
                 detects_half=test.verdict is Verdict.NOT_REFUTED,
                 bugs=bugs,
             )
@@ -283,6 +296,9 @@ class Result(Showable):
             "label": label,
             "name": f"{self.method}, {label}",
             "claimed": claimed,
+            "tested": tested,
+            "about_claim": not participation,
+            "participation": participation,
             "bound": bound,
             "quoted_bound": quoted,
             "best_guess": guess,
@@ -298,23 +314,22 @@ class Result(Showable):
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
         claim, bound, guess = self.claim, self.quoted_bound, self.best_guess
         claimed, best = "nothing", "none"
+        about = f", about canaries {self.participation}" * bool(self.participation)
         proven = "nothing: there are only estimates"
         if claim is not None:
             claimed = f"ε ≤ {summary.number(claim.epsilon)} at δ = {claim.delta:g}"
         if bound is not None and bound.confidence is not None:
             proven = f"ε ≥ {summary.number(bound.epsilon)} at δ = {bound.delta:g} "
-            proven += f"({100 * bound.confidence:g}%, {bound.method})"
+            proven += f"({100 * bound.confidence:g}%, {bound.method}){about}"
             if self.ceiling is not None and bound.method == "simultaneous":
                 proven += f"; more than {self.ceiling:.3g} cannot be shown with this many scores"
         if guess is not None:
-            best = f"ε ≈ {summary.guess(guess)} ({guess.method})"
+            best = f"ε ≈ {summary.guess(guess)} ({guess.method}){about}"
         lines = [f"{self.name}: {self.verdict.value}"]
         lines += [f"claimed     {claimed}", f"proven      {proven}", f"best guess  {best}"]
         lines += map(str, summary.causes(self.findings))
         lines.append(summary.verdict_sentence(self))
-        if "note" in self.details:
-            lines.append(str(self.details["note"]))
-        lines += filter(None, [summary.not_tested([self])])
+        lines += filter(None, [summary.tested_with(self), summary.not_tested([self])])
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -373,24 +388,26 @@ class Result(Showable):
             stored["claim"] = self.claim.to_dict()
         if self.claim_test is not None:
             stored["claim_test"] = {**vars(self.claim_test), "verdict": self.claim_test.verdict.value}
-            del stored["claim_test"]["claim"]  # the result's own
+            stored["claim_test"]["claim"] = self.claim_test.claim and self.claim_test.claim.to_dict()
         return stored
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the result that `to_dict` wrote, without the scores and arrays that were saved beside it."""
         values = {f.name: content[f.name] for f in fields(Result) if f.init and f.name in content}
+        values["claim_test"] = content["claim_test"] and dict(content["claim_test"])
+        for holder in (values, values["claim_test"]):  # what is claimed, and what was tested of it
+            if holder is not None and holder.get("claim") is not None:
+                holder["claim"] = Claim.from_dict(holder["claim"])
         values |= dict(_Stored(**{name: values[name] for name in _Stored.model_fields}))
         values["unit"] = UNITS.get(content["unit"], Unit(content["unit"]))
-        if content["claim"] is not None:
-            values["claim"] = Claim.from_dict(content["claim"])
         return cls(**values)
 
 
 class _Stored(BaseModel):
     """The fields of a result that JSON spells otherwise: infinity is a word, and lists stand for tuples and classes."""
 
-    # Unknown fields may change what the others mean. A claim test has a `Claim`, which is stored apart.
+    # Unknown fields may change what the others mean. A claim test has a `Claim`, which was read already.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     side_names: tuple[str, str]
@@ -423,10 +440,10 @@ class Results(tuple[Result, ...], Showable):
 
     def __str__(self) -> str:
         """The results as a table."""
-        from coalmine.results.tables import Table
+        from coalmine.results.tables import Table, tested_with
 
-        lines = [Table.of_results(self, "").to_text(), *map(str, summary.causes_of(self)), summary.not_tested(self)]
-        return "\n".join(lines).rstrip()
+        lines = [Table.of_results(self, "").to_text(), *map(str, summary.causes_of(self)), *tested_with(self)]
+        return "\n".join([*lines, summary.not_tested(self)]).rstrip()
 
     def __repr__(self) -> str:
         """Each result in one line."""

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coalmine.claims.sampling import AtMost, Epochs
 from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
+    from coalmine.claims import Claim
     from coalmine.results.claim_test import ClaimTest
     from coalmine.results.result import Result
     from coalmine.stats import Estimate
@@ -37,7 +39,37 @@ def evidence_sentences(result: Result) -> str:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif any(e.few_scores for e in result.estimates):
         evidence += " There are too few scores for a best guess."
-    return f"{verdict_sentence(result)} {evidence}"
+    return " ".join(filter(None, [verdict_sentence(result), tested_with(result), evidence]))
+
+
+def tested_with(result: Result) -> str:
+    """Say how canaries took part if that is not what is claimed, and what the claimed noise promises to them."""
+    claim, tested = result.claim, result.tested
+    if claim is None or tested is None:
+        return ""
+    how = f"canaries {result.participation}"
+    if result.about_claim:
+        if tested.adjacency == claim.adjacency:
+            return ""
+        how = "canaries that are added, which moves a sum by half as much as replacing somebody"
+    return f"Tested with {how}, for which the same noise gives ε = {number(tested.epsilon)}."
+
+
+def adversary(result: Result) -> str:
+    """Return what the adversary does, and what its bound is about if not the claimed ε."""
+    return result.adversary + (f", about canaries {result.participation}" if result.participation else "")
+
+
+def participation(claim: Claim, turn: str) -> str:
+    """Say when somebody takes part, such as ``in 25 rounds``; ``turn`` is what a round is called."""
+    sampling, rounds = claim.sampling, plural(claim.rounds or 0, turn)
+    if isinstance(sampling, Epochs):
+        return f"in one {turn} of each of {plural(sampling.epochs, 'epoch')}"
+    if isinstance(sampling, AtMost):
+        return f"in {plural(sampling.times, turn)}"
+    if sampling is None or sampling.rate is None:
+        return f"in some of {rounds}"
+    return f"in all {rounds}" if sampling.rate == 1 else f"in each of {rounds} with probability {sampling.rate:.3g}"
 
 
 def bound_sentence(bound: Estimate | None, ceiling: float | None = None, odds: str = FLAGGING) -> str:
@@ -97,6 +129,8 @@ def verdict_sentence(result: Result) -> str:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
         evidence = "estimates lie" if best is None else f"the best guess, {guess(best)}, lies"
+        if not result.about_claim and result.tested is not None:
+            claimed = f"the ε = {result.tested.epsilon:.4g} that the claimed noise gives {result.participation}"
         return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
 

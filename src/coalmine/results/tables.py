@@ -96,9 +96,9 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
 
 
 def share_of_claim(result: Result) -> float:
-    """Return the bound as a share of the claim; 0 without a finite claim."""
-    claimed, bound, *_ = result.numbers.values()
-    return bound / claimed if bound and claimed and claimed < math.inf else 0.0
+    """Return the bound as a share of what the claim promises to the canaries; 0 without a finite claim."""
+    most, bound = None if result.tested is None else result.tested.epsilon, result.numbers["lower_bound"]
+    return bound / most if bound and most and most < math.inf else 0.0
 
 
 def _telling(result: Result) -> tuple[int, float, float]:
@@ -157,8 +157,13 @@ EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
 def results_markdown(results: Sequence[Result]) -> str:
     """Return results as a Markdown table, and below it what was found."""
-    remarks = "\n".join(f"- {cause}" for cause in summary.causes_of(results))
+    remarks = "\n".join(f"- {remark}" for remark in [*summary.causes_of(results), *tested_with(results)])
     return f"{Table.of_results(results, '').to_markdown()}\n\n{remarks}".rstrip()
+
+
+def tested_with(results: Sequence[Result]) -> list[str]:
+    """Return how results were tested that are not about the claimed ε, each sentence once."""
+    return list(dict.fromkeys(filter(None, map(summary.tested_with, results))))
 
 
 def inline_markdown(text: str) -> str:
@@ -174,8 +179,10 @@ def inline_markdown(text: str) -> str:
 def evidence_cells(result: Result) -> list[str]:
     """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
     by = "" if result.best_guess is None else result.best_guess.method
-    claim, bound, guess, *_ = result.numbers.values()
-    return [fixed(claim, 3), fixed(bound, 3), fixed(guess, 3), by, result.verdict.value]
+    claim, *evidence = [fixed(value, 3) for value in result.numbers.values()][:3]
+    if not result.about_claim:
+        evidence = [f"{cell} {result.participation}" if cell != "-" else cell for cell in evidence]
+    return [claim, *evidence, by, result.verdict.value]
 
 
 def score_counts(result: Result) -> str | None:
@@ -206,7 +213,7 @@ def estimates_frame(results: Sequence[Result]) -> Any:
     rows = []
     for result in results:
         about = {name: getattr(result, name) for name in ("method", "view", "variant", "training")}
-        about |= {"unit": result.unit.name, "verdict": result.verdict.value}
+        about |= {"unit": result.unit.name, "participation": result.participation, "verdict": result.verdict.value}
         about |= {"claimed_epsilon": result.numbers["claimed_epsilon"], "p_value": None}
         if result.claim_test is not None:
             about["p_value"] = result.claim_test.p_value

@@ -81,14 +81,16 @@ class Unit:
         name: What is protected, such as ``"one user, whole training"``. Results are grouped by it.
         limited: Whether a limit on ε (``check --max-epsilon``) applies to this unit. It does not where the ε covers
             less than a release (a single round) or more than one person (a phrase that several users share).
+        turn: What a round of its training is called.
     """
 
     name: str
     limited: bool = True
+    turn: str = "round"
 
 
 USER = Unit("one user, whole training")
-EXAMPLE = Unit("one example, whole training")
+EXAMPLE = Unit("one example, whole training", turn="step")
 ROUND = Unit("one user, one round", limited=False)
 REPORT = Unit("one report")
 PHRASE = Unit("one phrase, all its users together", limited=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy import special
@@ -118,7 +118,7 @@ class ClaimTests:
     def _known_null_p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim from the sum of the probabilities that members score as high as they do."""
         shares, log_fpr, log_tnr = self._tails
-        sums = claim.tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
+        sums = claim.directions[0].tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
         return float(shares @ uniform_sum_cdf(sums, self.members))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
@@ -154,14 +154,18 @@ class ClaimTests:
         if self.dependent or self.nonmembers is None:
             return lambda _, curve: self.p_value(curve) <= alpha
         test, reached = self.rank_sum, self.rank_sum.statistic(self.scores) - _ROUNDING
-        draws = OrderedDraws(test.draws, lambda curve, rows: test.drawn(curve, rows) >= reached)
-        draws.count(0, claim)  # known from its p-value
+        draws = []
+        for side in range(len(claim.directions)):  # of no noise at all there is only one
+            beyond = partial(lambda side, curve, rows: test.drawn(curve.directions[-side], rows) >= reached, side)
+            draws.append(OrderedDraws(test.draws, beyond))
+            draws[side].count(0, claim)  # known from its p-value
 
         def rejected(place: int, curve: Curve) -> bool:
             at_ranks = joint_p_value(claim_families(self.scores, self.design, curve), curve)
             if at_ranks / (1 - RANK_SUM_SHARE) <= alpha:
                 return True
-            return (1 + draws.count(place, curve)) / (1 + test.draws) / RANK_SUM_SHARE <= alpha
+            most = max(each.count(place, curve) for each in draws)
+            return (1 + most) / (1 + test.draws) / RANK_SUM_SHARE <= alpha
 
         return rejected
 
@@ -252,7 +256,7 @@ class KnownNullDetection:
         if self._cannot_reject:
             return np.zeros(len(fpr), dtype=bool)
         with np.errstate(divide="ignore"):
-            allowed = self._claim.tpr_at_tails(np.log(fpr), np.log1p(-fpr))
+            allowed = self._claim.directions[0].tpr_at_tails(np.log(fpr), np.log1p(-fpr))
         at_top = special.betainc(self._top, self._members - self._top + 1, allowed[:, self._top_columns])
         whole = allowed[:, self._even_columns].mean(axis=1) <= self._critical
         return np.asarray(whole | (at_top <= self._level_at_ranks).any(axis=1))
@@ -342,8 +346,9 @@ class RankSum:
 
     def p_value(self, scores: Scores, claim: Curve) -> float:
         """Return the p-value of a claim from these scores: a Monte Carlo test, valid for any number of draws."""
-        reached = np.count_nonzero(self.drawn(claim) >= self.statistic(scores) - _ROUNDING)
-        return float((1 + reached) / (1 + self.draws))
+        least = self.statistic(scores) - _ROUNDING
+        reached = max(int(np.count_nonzero(self.drawn(each) >= least)) for each in claim.directions)
+        return (1 + reached) / (1 + self.draws)
 
     def statistic(self, scores: Scores) -> float:
         """Return the share of comparisons that members win; ties count as lost."""
@@ -380,7 +385,9 @@ class RankSum:
         """Return the statistic above which the test rejects ``claim`` at significance ``level``."""
         # The p-value is at most `level` if at most this many of the draws reach the statistic.
         allowed = int(np.floor(level * (1 + self.draws) + 1e-9)) - 1
-        return float(np.sort(self.drawn(claim))[-1 - allowed]) + _ROUNDING if allowed >= 0 else np.inf
+        if allowed < 0:
+            return np.inf
+        return max(float(np.sort(self.drawn(each))[-1 - allowed]) for each in claim.directions) + _ROUNDING
 
 
 def member_fpr(curve: Curve, uniform: Floats, quantiles: Floats) -> Floats:

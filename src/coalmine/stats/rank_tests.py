@@ -95,7 +95,7 @@ class KnownNullThresholds(Tests):
 
     def p_values(self, claim: Curve) -> Floats:
         """Return the p-values."""
-        allowed = claim.tpr_at_tails(self.log_fpr, self.log_tnr)
+        allowed = claim.directions[0].tpr_at_tails(self.log_fpr, self.log_tnr)
         v = self.rank[:, None]
         means = special.betainc(v, self.members - v + 1, allowed) @ self.shares
         return np.asarray(np.maximum(means, self.floor))

@@ -1,7 +1,8 @@
 """What does a claim allow? Privacy claims as trade-off curves, and the probability of observed counts under them.
 
 A claim limits the true positive rate that any attack can reach at a given false positive rate (Dong, Roth & Su, 2019).
-All curves here are symmetric: they hold with members and non-members swapped, as for every add-or-remove guarantee.
+All curves here are symmetric: they hold with members and non-members swapped, as for every add-or-remove guarantee. One
+that covers two curves, for adding and for removing a client, names them as its `directions`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from scipy import special
@@ -49,6 +50,11 @@ class Curve(Protocol):
     def kink(self) -> float:
         """FPR at which TPR = 1 − FPR, where the two halves of a symmetric curve meet: by default the first kink."""
         return float(self.kinks[0])
+
+    @property
+    def directions(self) -> tuple[Curve, ...]:
+        """The curves of which one holds: first that of members who were added. By default only the curve itself."""
+        return (self,)
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,24 @@ class PrivacyProfile(Curve):
         array([0.3718, 0.5   ])
     """
 
+    @classmethod
+    def of_both(cls, epsilons: Floats, removing: Floats, adding: Floats) -> Self:
+        """Return the profile with the larger δ of two directions, which are kept as its `directions`.
+
+        Args:
+            epsilons: Ascending ε, at least 0, shape (k,).
+            removing: The δ at each ε of members against non-members, falling, shape (k,).
+            adding: The δ of non-members against members.
+        """
+        both = cls(epsilons, np.maximum(removing, adding))
+        one, other = cls(epsilons, removing), cls(epsilons, adding)
+        one._swapped, other._swapped, both._directions = other, one, (one, other)
+        return both
+
     def __init__(self, epsilons: Floats, deltas: Floats) -> None:
+        # The profile with members and non-members swapped limits the half of the curve where FPRs are large.
+        self._swapped = self
+        self._directions: tuple[Curve, ...] = (self,)
         # Where rounding disturbs the fall of δ, the larger neighbor is the safe one.
         deltas = np.clip(np.maximum.accumulate(deltas[::-1])[::-1], 0, 1)
         self.epsilons, self.deltas = epsilons, deltas
@@ -169,22 +192,30 @@ class PrivacyProfile(Curve):
         """Return the highest TPR at each ``fpr``, any shape."""
         with np.errstate(divide="ignore"):
             rising = self._rising(np.log(fpr))
-        return np.clip(np.minimum(rising, 1 - self._left(1 - np.asarray(fpr))), 0, 1)
+        return np.clip(np.minimum(rising, 1 - self._swapped._left(1 - np.asarray(fpr))), 0, 1)
 
     def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
         """Return the highest TPR from ln FPR and ln TNR, accurate however small the rates are."""
-        return np.clip(np.minimum(self._rising(log_fpr), 1 - self._left(np.exp(log_tnr))), 0, 1)
+        return np.clip(np.minimum(self._rising(log_fpr), 1 - self._swapped._left(np.exp(log_tnr))), 0, 1)
 
     def fpr(self, tpr: Floats) -> Floats:
         """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
         with np.errstate(divide="ignore"):
-            return np.clip(np.maximum(self._left(tpr), 1 - self._rising(np.log1p(-np.asarray(tpr)))), 0, 1)
+            falling = 1 - self._swapped._rising(np.log1p(-np.asarray(tpr)))
+        return np.clip(np.maximum(self._left(tpr), falling), 0, 1)
+
+    @property
+    def directions(self) -> tuple[Curve, ...]:
+        """The curves of members who were added and of those who were removed if they differ, otherwise only itself."""
+        return self._directions
 
     @cached_property
     def kinks(self) -> Floats:
         """The FPR at which TPR = 1 − FPR, and those at which the slope changes noticeably: few if pairs are dense."""
-        left = np.exp(self._log_corners[np.diff(self._touching[0]) > _NOTICEABLE])
-        return np.concatenate([[self._middle], left, 1 - self.tpr(left)])
+        halves = []
+        for half in (self, self._swapped):
+            halves.append(np.exp(half._log_corners[np.diff(half._touching[0]) > _NOTICEABLE]))
+        return np.concatenate([[self._middle], halves[0], 1 - self._swapped.tpr(halves[1])])
 
     def _rising(self, log_fpr: Floats) -> Floats:
         """Return min over the pairs of e^ε·FPR + δ."""
@@ -298,13 +329,19 @@ class BetaPair:
         self._quantiles, self._other_quantiles = quantiles(*self._integrated), quantiles(*self._other)
 
     def probability_below(self, curve: Curve) -> Floats:
-        """Return P(G ≤ curve(V)) for every pair, shape (k,).
+        """Return P(G ≤ curve(V)) for every pair, shape (k,); of two directions the larger.
 
         One-dimensional Gauss–Legendre quadrature over the relatively narrower of the two variables. The pieces end at
         its quantiles, where the other variable's distribution function changes, and at the curve's kinks.
         """
+        # Each direction is the mirror image of the other, so both are integrated over whichever variable is narrower.
+        both = zip(curve.directions, reversed(curve.directions), strict=True)
+        return np.asarray(np.max([self._below(one, other) for one, other in both], axis=0))
+
+    def _below(self, curve: Curve, mirrored_curve: Curve) -> Floats:
+        """Return the integral over the narrower variable for one direction."""
         quantiles = self._quantiles
-        mirrored = 1 - curve.tpr(1 - self._other_quantiles)
+        mirrored = 1 - mirrored_curve.tpr(1 - self._other_quantiles)
         kinks = np.tile(curve.kinks, (len(quantiles), 1))
         edges = np.concatenate([quantiles, mirrored, kinks], axis=1)
         edges = np.clip(edges, quantiles.min(axis=1)[:, None], quantiles.max(axis=1)[:, None])

@@ -50,13 +50,13 @@ def test_added_canaries_test_the_noise_over_one_clip_norm(cohort, sampling):
     trained = training.training(splits, module, job.audits(splits, module))
     trained.run()
     (result,) = job.results(trained, {}).results
-    assert (str(result.claim.sampling), result.claim.adjacency) == (sampling, "add-or-remove-one")
-    assert result.claim.noise_multiplier * result.claim.sensitivity == 2.0
-    # The claim of the training is another one, and named: for replacing a client if cohorts have a fixed size.
-    claimed = trained.claim(audit.delta)
-    assert f"claims ε = {claimed.epsilon:.4g} " in result.details["note"]
-    assert ("replacing a client" in result.details["note"]) == cohort.startswith("fixed")
-    assert f"gives ε = {result.claim.epsilon:.4g}" in result.details["note"]
+    assert (str(result.tested.sampling), result.tested.adjacency) == (sampling, "add-or-remove-one")
+    assert result.tested.noise_multiplier * result.tested.sensitivity == 2.0
+    # The claim is that of the training: for replacing a client if cohorts have a fixed size.
+    assert result.claim == trained.claim(audit.delta)
+    assert f"gives ε = {result.tested.epsilon:.3g}" in str(result)
+    assert result.about_claim == cohort.startswith("fixed")
+    assert ("canaries that are added" in str(result)) == result.about_claim
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from coalmine.errors import InputError, check_kind, check_positive
+from coalmine.errors import CanaryWarning, InputError, check_kind, check_positive
 from coalmine.integrations.flower.nodes import LocalGrid, canary_request, through_mods
 from coalmine.integrations.flower.replay import (
     StrategyChecks,
-    calling_strategy,
+    WrapperOutput,
+    claimed_noise,
     copied_strategy,
-    noise_multiplier_of,
+    running_start,
 )
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
@@ -91,6 +93,7 @@ class CanaryGrid(Grid):
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
         self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
+        self._output = WrapperOutput(None)
 
     @property
     def rounds(self) -> int:
@@ -109,10 +112,16 @@ class CanaryGrid(Grid):
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             training_round = 0
             if server_round == 0:  # Flower evaluates the first model before any training
-                noise_multiplier = noise_multiplier_of(calling_strategy())
-                self.audited.begin(arrays, noise_multiplier=noise_multiplier, stratify=not self._hosts)
+                start = running_start()
+                strategy, rounds, left = start.get("self"), start.get("num_rounds"), self.rounds - self.audited.position
+                if rounds not in (None, left):
+                    raise InputError(f"num_rounds is {rounds}, but this grid has {left} rounds left, of {self.rounds}")
+                # Frozen rounds are the audit's own.
+                self._output = WrapperOutput(strategy.strategy if isinstance(strategy, FrozenRounds) else strategy)
+                noise = claimed_noise(self._output.wrapper) or None
+                self.audited.begin(arrays, noise_multiplier=noise, stratify=not self._hosts)
             else:
-                recorded = self.audited.record(arrays)
+                recorded = self.audited.record(arrays, self._output.taken())
                 if recorded.trial is not None:
                     return None
                 training_round = recorded.round + 1
@@ -165,6 +174,7 @@ class CanaryGrid(Grid):
                 f'use at most {len(to_clients)} canaries and design="fixed", with which held-out canaries need no nodes'
             )
             warn_if_crowded(len(to_canaries), len(to_clients), advice=advice)
+        self.audited.sent(_arrays(asked[0]))
         available = len(list(self.inner.get_node_ids()))
         self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
         clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
@@ -172,7 +182,12 @@ class CanaryGrid(Grid):
             configs = asked[0].content.config_records.values()
             clip_norm = max((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), default=math.inf)
         if self.audited.position == 0:
-            self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
+            counted = getattr(self._output.wrapper, "num_sampled_clients", len(asked))
+            if counted != len(asked):
+                sentence = f"num_sampled_clients is {counted}, {len(asked)} nodes reply: set {len(asked)}"
+                self.audited.note(sentence)
+                warnings.warn(sentence, CanaryWarning, stacklevel=2)
+            self._checks.replay(self._output.strategy, asked[0], _arrays(asked[0]), clip_norm)
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout))
         contents = [reply.content for reply in replies if reply.has_content()]
         self._checks.look_at(contents)
@@ -301,6 +316,7 @@ class FrozenRounds(Strategy):
         if self._frozen:
             # A copy, so that momentum, clip norms and privacy spent stay those of the training.
             self._acting = copied_strategy(self.strategy)
+            self._output = WrapperOutput(self._acting)
         return self._acting.configure_train(self._training_round, arrays, config, grid)
 
     def aggregate_train(
@@ -310,7 +326,7 @@ class FrozenRounds(Strategy):
         arrays, metrics = self._acting.aggregate_train(self._training_round, replies)
         if not self._frozen:
             return arrays, metrics
-        self._grid.audited.release(arrays)
+        self._grid.audited.release(arrays, self._output.taken())
         return self._arrays, None
 
     def configure_evaluate(

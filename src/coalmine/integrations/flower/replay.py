@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import math
 import sys
@@ -19,6 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import Strategy
+from torch.utils import _pytree as pytree
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
@@ -26,8 +28,10 @@ from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.results.verdict import Check
+from coalmine.vectors import flat
 
 _EXAMPLES = "num-examples"
+_ADD_NOISE = "_add_noise_to_aggregated_arrays"  # the method in which Flower's DP wrappers add their noise
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
@@ -58,10 +62,11 @@ def replay_strategy(
 
     The strategy configures each round and aggregates its replies as in a training; no network and no ClientApp are
     involved. Its state (momentum, clip norms, privacy spent) is copied for each run. What an adversary sees is the
-    model after each round and, with adaptive clipping, the next clip norm if clients receive it.
+    model after each round and, with adaptive clipping, the next clip norm if clients receive it. With one of Flower's
+    DP wrappers, that model is the wrapper's output; what a strategy around it makes of it must depend on nothing else.
 
     Args:
-        strategy: The strategy with its DP wrapper. It is not changed.
+        strategy: The strategy with its DP wrapper, which may be wrapped itself. It is not changed.
         model: The model before the round.
         clients: The other clients: updates as dicts of arrays by the model's keys, all with the same weight, or
             `Client` objects of such an update and a number of examples. Or their number: they then have random updates
@@ -90,20 +95,54 @@ def replay_strategy(
     """
     check_kind("strategy", strategy, Strategy, "a flwr.serverapp.strategy.Strategy")
     check_kind("model", model, ArrayRecord, "a flwr.app.ArrayRecord")
+    wrapper = dp_wrapper(strategy)
     if clip_norm is None:
-        clip_norm = getattr(strategy, "clipping_norm", None)
+        clip_norm = getattr(wrapper, "clipping_norm", None)
     if noise_multiplier is None:
-        noise_multiplier = claimed_noise(strategy)
+        noise_multiplier = claimed_noise(wrapper)
     if clip_norm is None or noise_multiplier is None:
         raise InputError("the strategy has no clip norm or no noise multiplier: set clip_norm and noise_multiplier")
     if clients is None:
-        clients = max(1, int(getattr(strategy, "num_sampled_clients", 10)) - 1)
+        clients = max(1, int(getattr(wrapper, "num_sampled_clients", 10)) - 1)
     if isinstance(clients, int):
         clients = template(model).random(check_count("clients", clients), norm=2 * clip_norm, seed=options.seed)
     nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
     options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm())
     return replay(release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options)
+
+
+class WrapperOutput:
+    """Keeps what the DP wrapper in a strategy releases, before strategies around it process it.
+
+    Copies of the strategy have one of their own, since copies of bound methods belong to copies of their objects.
+
+    Args:
+        strategy: The strategy, if any. If it has one of Flower's DP wrappers, this becomes part of it.
+
+    Attributes:
+        strategy: The strategy.
+        wrapper: Its DP wrapper, or None.
+        replaced_by: What the wrapper returns in place of what it releases, if anything.
+    """
+
+    def __init__(self, strategy: Strategy | None) -> None:
+        self.strategy, self.wrapper = strategy, dp_wrapper(strategy)
+        self.replaced_by: ArrayRecord | None = None
+        self._released: ArrayRecord | None = None
+        if hasattr(self.wrapper, _ADD_NOISE):
+            self._add_noise = getattr(self.wrapper, _ADD_NOISE)
+            setattr(self.wrapper, _ADD_NOISE, self._add_noise_and_keep)
+
+    def _add_noise_and_keep(self, aggregated: ArrayRecord) -> ArrayRecord:
+        noisy = self._add_noise(aggregated)
+        self._released = ArrayRecord(dict(noisy))  # a copy, since FedAvgM empties what it gets
+        return self.replaced_by or noisy
+
+    def taken(self) -> ArrayRecord | None:
+        """Return what was released since the last call, None if there is no wrapper or it added no noise."""
+        released, self._released = self._released, None
+        return released
 
 
 class StrategyRelease:
@@ -126,19 +165,23 @@ class StrategyRelease:
         weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
         number: int = 0,
     ) -> None:  # fmt: skip
-        self._strategy, self._model, self._number, self._asked = strategy, model, number, asked
+        self._strategy, self._model, self._number, self._asked = copied_strategy(strategy), model, number, asked
+        self._output = WrapperOutput(self._strategy)
+        self._wrapper = self._output.wrapper
+        # Strategies around the wrapper get the same from it in every run, so that no client may show in what they do.
+        moved = {key: (array.numpy() + 0.01).astype(array.dtype) for key, array in model.items()}
+        self._output.replaced_by = ArrayRecord({key: Array(np.asarray(part)) for key, part in moved.items()})
         self._mods, self._weighted_by = list(mods), weighted_by
         self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
         self._metrics = dict(metrics or {})
 
     def sends_clip_norm(self) -> bool:
         """Whether clients receive a clip norm that adapts, so that it is part of the release."""
-        twin = copied_strategy(self._strategy)
-        if getattr(twin, "clipped_count_stddev", None) is None:
+        if getattr(self._wrapper, "clipped_count_stddev", None) is None:
             return False
         with _quiet():
-            asked = list(twin.configure_train(1, self._model, ConfigRecord(), self._grid))
-        return _sent(asked, getattr(twin, "clipping_norm", None))
+            asked = copied_strategy(self._strategy).configure_train(1, self._model, ConfigRecord(), self._grid)
+        return _sent(list(asked), self._wrapper.clipping_norm)
 
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
@@ -148,30 +191,34 @@ class StrategyRelease:
             if self._asked is None:
                 asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
-            replies = list(map(self._reply, asked, [*clients[-1:], *clients[:-1]]))
-            before = getattr(self._strategy, "clipping_norm", None)
+            sent = [each if isinstance(each, Client) else Client(each) for each in [*clients[-1:], *clients[:-1]]]
+            # Longer updates arrive earlier, so that its reply is tried as the first and as the last one.
+            pairs = sorted(zip(asked, sent, strict=False), key=lambda pair: -np.linalg.norm(flat(pair[1].update)))
+            replies = [self._reply(message, client) for message, client in pairs]
+            before = getattr(self._wrapper, "clipping_norm", None)
             arrays, _ = self._strategy.aggregate_train(self._number, replies)
-            if not arrays:
-                return None
-        released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
+        private = self._output.taken()
+        if not arrays:
+            return None
+        released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted((private or arrays).items())}
+        if private and arrays is not self._output.replaced_by:
+            released |= {f"{key} after the DP wrapper": array.numpy() for key, array in sorted(arrays.items())}
         self._model = arrays
-        after = getattr(self._strategy, "clipping_norm", None)
+        after = getattr(self._wrapper, "clipping_norm", None)
         if after != before and self._asked is None and _sent(asked, before):
             # Adaptive clipping: its noise is Gaussian in the logarithm.
             released["log clipping_norm"] = math.log(float(after)) if after else -math.inf
         return released
 
-    def _reply(self, message: Any, client: Client | Mapping[str, Any]) -> Message:
+    def _reply(self, message: Any, client: Client) -> Message:
         """Return what a client sends, after its mods."""
         name, before = next(iter(message.content.array_records.items()))
-        sent = client if isinstance(client, Client) else Client(client)
-        parts = {key: np.asarray(part) for key, part in sent.update.items()}
         arrays = {}
-        for key, part in parts.items():
+        for key, part in client.update.items():
             # Clients send models. Arrays that the model lacks are sent as they are.
             moved = before[key].numpy() + part if key in before else part
-            arrays[key] = Array(np.asarray(moved).astype(part.dtype))
-        metrics = MetricRecord({**self._metrics, self._weighted_by: sent.examples})
+            arrays[key] = Array(np.asarray(moved).astype(np.asarray(part).dtype))
+        metrics = MetricRecord({**self._metrics, self._weighted_by: client.examples})
         content = RecordDict({name: ArrayRecord(arrays), "metrics": metrics})
         context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
         return through_mods(self._mods, content, message, context)
@@ -195,42 +242,43 @@ class StrategyChecks:
         self._replayed: Replay | None = None
         self._reported: list[Sequence[str]] = [_ALWAYS]
 
-    def replay(self, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
+    def replay(self, strategy: Strategy | None, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
         """Find out, in the first round, how far one client can move the model.
 
         Args:
+            strategy: The strategy, if known.
             asked: A message to a client.
             model: The model that it carries.
             clip_norm: The clip norm.
         """
-        strategy, self._keys = calling_strategy(), list(model)
-        if noise_multiplier_of(strategy) is None or not math.isfinite(clip_norm):
+        wrapper, self._keys = dp_wrapper(strategy), list(model)
+        if not claimed_noise(wrapper) or not math.isfinite(clip_norm):
             return
-        silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
         # With client-side clipping in mods that are not known here, clients are assumed to clip as Flower's do.
-        wrapper, inner = type(strategy).__name__, type(getattr(strategy, "strategy", strategy)).__name__
-        trusted = not self._mods and wrapper in _CLIPPING_MODS
-        release = StrategyRelease(
-            silent, model, nodes=_CLIENTS, mods=self._mods or _CLIPPING_MODS.get(wrapper, ()), metrics=self._metrics,
-            asked=asked, number=self._audited.position,
-        )  # fmt: skip
-        clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
+        name, inner = type(wrapper).__name__, type(getattr(wrapper, "strategy", wrapper)).__name__
+        known = [_CLIPPING_MODS[kind.__name__] for kind in type(wrapper).__mro__ if kind.__name__ in _CLIPPING_MODS]
+        mods = self._mods or (known[0] if known else ())
+        trusted = bool(known) and not self._mods
         options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
+        clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
         try:
+            silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
+            release = StrategyRelease(
+                silent, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked,
+                number=self._audited.position,
+            )  # fmt: skip
             result = replay(release, clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
         except InputError as error:  # the strategy needs metrics, say, that only the clients know
             for audit in self._audited.audits:
                 audit.note(f"the strategy was not checked for its sensitivity: {error}")
             return
-        self._replayed = replace(result, about=f"{wrapper} around {inner}")
+        self._replayed = replace(result, about=f"{name} around {inner}")
         self._report()
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
-        sizes, orders = set[Any](), list[list[str]]()
-        for content in contents:
-            sizes |= {record.get(_EXAMPLES, 1) for record in content.metric_records.values()}
-            orders += map(list, content.array_records.values())
+        sizes = {record.get(_EXAMPLES, 1) for content in contents for record in content.metric_records.values()}
+        orders = [list(record) for content in contents for record in content.array_records.values()]
         seen = {
             Check.EXAMPLES: len(sizes) > 1,
             Check.ORDER: orders.count(self._keys) < len(orders),
@@ -248,33 +296,32 @@ class StrategyChecks:
             audit.add_replay(Check.SENSITIVITY, replay)
 
 
-def calling_strategy() -> Any:
-    """Return the strategy whose ``start`` is running, or None.
+def running_start() -> Mapping[str, Any]:
+    """Return the variables of the strategy's ``start`` that is running, such as ``self`` and ``num_rounds``.
 
     Flower does not tell a grid which strategy uses it. It is on the call stack, where `Strategy.start` calls the grid.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and not isinstance(frame.f_locals.get("self"), Strategy):
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["self"]
+    return {} if frame is None else frame.f_locals
 
 
-def noise_multiplier_of(strategy: Any) -> float | None:
-    """Return the noise multiplier of one of Flower's DP wrappers, None for any other strategy."""
-    # All of Flower's wrappers scale their noise by this number of clients.
-    if not hasattr(strategy, "num_sampled_clients"):
-        return None
-    return float(getattr(strategy, "noise_multiplier", 0.0)) or None
+def dp_wrapper(strategy: Strategy | None) -> Any:
+    """Return the layer of a strategy that is one of Flower's DP wrappers, or else like one; None if there is none."""
+    # All of Flower's wrappers add noise in this method, and scale it by this number of clients.
+    marks = itertools.product((_ADD_NOISE, "num_sampled_clients"), layers(strategy))
+    return next((layer for mark, layer in marks if hasattr(layer, mark)), None)
 
 
-def claimed_noise(strategy: Strategy) -> float | None:
-    """Return the noise multiplier that a DP wrapper was created with.
+def claimed_noise(wrapper: Any) -> float | None:
+    """Return the noise multiplier that a DP wrapper was created with, if any.
 
     Wrappers with adaptive clipping raise it for the noise on the count of clipped updates, z⁻² = z_updates⁻² + (2 σ)⁻²
     (Andrew et al., 2021, Theorem 1), which is undone here.
     """
-    noise: float | None = getattr(strategy, "noise_multiplier", None)
-    count = getattr(strategy, "clipped_count_stddev", None)
+    noise: float | None = getattr(wrapper, "noise_multiplier", None)
+    count = getattr(wrapper, "clipped_count_stddev", None)
     if noise and count:
         noise = float((noise**-2 + (2 * count) ** -2) ** -0.5)
     return noise
@@ -285,17 +332,22 @@ def template(model: ArrayRecord) -> Template:
     return Template(Client({key: np.zeros(array.shape, array.dtype) for key, array in model.items()}))
 
 
-def layers(strategy: Strategy | None) -> Iterator[Strategy]:
-    """Yield a strategy, the one that it wraps, and so on."""
-    while strategy is not None:
-        yield strategy
-        strategy = getattr(strategy, "strategy", None)
+def layers(strategy: Strategy | None) -> list[Strategy]:
+    """Return a strategy and all that it holds, the outermost first, whatever the names of the attributes."""
+    layers = [] if strategy is None else [strategy]
+    for layer in layers:  # which grows meanwhile
+        values = pytree.tree_leaves(vars(layer))
+        layers += [value for value in values if isinstance(value, Strategy) and value not in layers]
+    return layers
 
 
 def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
     """Return a copy of a strategy, with the attributes of all its layers set that have these names."""
     # An accountant refers to Python modules, which deepcopy cannot copy: they are passed as already copied.
-    twin = copy.deepcopy(strategy, {id(module): module for module in sys.modules.values()})
+    try:
+        twin = copy.deepcopy(strategy, {id(module): module for module in sys.modules.values()})
+    except Exception as error:  # whatever the user's objects raise
+        raise InputError(f"{type(strategy).__name__} cannot be copied ({type(error).__name__}: {error})") from error
     for layer in layers(twin):
         for name in changes.keys() & vars(layer).keys():
             setattr(layer, name, changes[name])

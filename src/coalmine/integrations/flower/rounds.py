@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,11 @@ class AuditedRounds:
 
     def sampled(self, nodes: Sequence[int], clients: int) -> None:
         """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
+        if self.position >= len(self.plan):
+            raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
+        node, times = Counter(nodes).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"node {node} was sampled {times} times in a round and counts as often: list each once")
         current, available = self.plan[self.position], clients + len(self.due())
         # Flower draws unsigned ids of 64 bits; audits keep signed ones.
         signed = np.array([node % 2**64 for node in nodes], dtype=np.uint64).astype(np.int64)
@@ -122,7 +128,7 @@ class AuditedRounds:
             self._divisor = float(replies)
         for nodes, what in ((missing, "sent no reply"), (failed, f"failed ({reason:.80})")):
             if nodes:
-                self._note(f"{nodes} of {asked} nodes {what}")
+                self.note(f"{nodes} of {asked} nodes {what}")
 
     def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
         """Record the model before the first round, and what is known of the training."""
@@ -141,33 +147,41 @@ class AuditedRounds:
             )
         self._before = layout.vector(arrays)
 
-    def record(self, arrays: ArrayRecord) -> PlannedRound:
-        """Show the audits the model after a round, and return the round. Frozen rounds do not change the model."""
-        if self.position >= len(self.plan):
-            raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
+    def sent(self, arrays: ArrayRecord) -> None:
+        """Record the model that clients train in the next round, which their updates are relative to."""
+        self._before = self.layout.vector(arrays)
+
+    def record(self, arrays: ArrayRecord, private: ArrayRecord | None = None) -> PlannedRound:
+        """Show the audits what a round released, as `release` does, and return the round."""
         current = self.plan[self.position]
-        if current.trial is None:
-            self._before = self.release(arrays)
+        if current.trial is None:  # frozen rounds do not change the model
+            self._before = self.release(arrays, private)
         self.position, self._planted, self._divisor = self.position + 1, False, None
         return current
 
-    def release(self, arrays: ArrayRecord | None) -> npt.NDArray[Any]:
-        """Show the acting audits the model that a round leads to, None if it was aborted, and return its parameters."""
+    def release(self, arrays: ArrayRecord | None, private: ArrayRecord | None) -> npt.NDArray[Any]:
+        """Show the acting audits what a round released, and return the parameters of the model.
+
+        Args:
+            arrays: The model that the round leads to; None if it was aborted.
+            private: What a DP wrapper made of the model, if strategies around it may have processed that.
+        """
         current, layout = self.plan[self.position], self.layout
         # Flower shows models, so the update is the difference of two.
         after = self._before if arrays is None else layout.vector(arrays)
-        rounding = layout.rounding(self._before, after)
+        noisy = after if private is None else layout.vector(private)
+        rounding = layout.rounding(self._before, noisy)
         with np.errstate(invalid="ignore", over="ignore"):
-            change, model = (after - self._before).astype(np.float32), after.astype(np.float32)
+            change, model = (noisy - self._before).astype(np.float32), after.astype(np.float32)
             lost = int(np.count_nonzero(~np.isfinite(change + model)))
         if lost:
             self.lost_numbers += lost
-            self._note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
+            self.note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
             change, model, rounding = finite_part(change)[0], finite_part(model)[0], math.inf
         # A strategy that aborts a round returns the old model.
         aborted = not self._planted or not change.any()
         if aborted:
-            self._note("the model did not change, so the round counts as aborted")
+            self.note("the model did not change, so the round counts as aborted")
         released = {"update": change, "model": model}
         for audit in current.acting.values():
             if aborted:
@@ -182,7 +196,8 @@ class AuditedRounds:
                     )
         return after
 
-    def _note(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
+        """Add a sentence about this round to the results' warnings."""
         current = self.plan[self.position]
         for audit in current.acting.values():
             audit.note(f"{current}: {sentence}")

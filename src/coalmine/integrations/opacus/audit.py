@@ -34,13 +34,9 @@ from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.canaries import PlantedCanaries
 from coalmine.methods.samples.audit import Losses, SampleCanaries, Samples
 from coalmine.protocol import Audit, Kind, Vector, check_audits, checked_contribution
-from coalmine.results.result import Result
+from coalmine.results.result import Results
 from coalmine.results.verdict import EXAMPLE, USER, Check
 from coalmine.vectors import CPU, AnyVector, flat, on
-
-# Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
-# is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
-_STEPS = 25
 
 # Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
 _TOO_LONG = 5.0
@@ -120,14 +116,12 @@ class OpacusAudit:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
 
-    def results(
-        self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
-    ) -> list[Result]:
-        """Return ε of one example for each adversary after the training, compared with the claim that applies.
+    def results(self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None) -> Results:
+        """Return ε of one example for each adversary after the training, beside the ε that Opacus reports.
 
-        Canaries that are sampled like examples are compared with the ε that Opacus reports; others, such as canaries in
-        every step, with coalmine's ε for the same noise. ``details["note"]`` says so in a sentence, and the metrics
-        ``opacus_epsilon`` and ``own_epsilon`` hold Opacus's ε and coalmine's ε of an example.
+        Canaries that are sampled like examples test that ε; others, such as canaries in every step, test the noise
+        behind it, as ``participation`` of the result says. The metrics ``opacus_epsilon`` and ``own_epsilon`` hold
+        Opacus's ε and coalmine's ε of an example.
 
         Args:
             delta: The δ to state ε at.
@@ -157,18 +151,9 @@ class OpacusAudit:
             result = audit.result(claim=claim, confidence=confidence, metrics=numbers)
             # A canary is an example here, and its rounds are steps.
             unit = {USER: EXAMPLE}.get(result.unit, result.unit)
-            details, config = dict(result.details), {**result.config, **engine}
-            # Canaries that are sampled like examples have Opacus's own claim, which needs no explanation.
-            if result.claim not in (None, claim) and math.isfinite(result.claim.epsilon):
-                details["note"] = (
-                    f"Opacus reports ε = {claim.epsilon:.4g} for an example drawn at random; the canaries take part "
-                    f"differently ({result.claim.sampling}, steps: {result.claim.rounds}), so their claim is "
-                    f"ε = {result.claim.epsilon:.4g}."
-                )
-            results.append(
-                replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config, details=details)
-            )
-        return results
+            config = {**result.config, **engine}
+            results.append(replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config))
+        return Results(results)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return arrays to keep with a checkpoint of model, optimizer and engine."""
@@ -333,10 +318,10 @@ def audit_opacus(
     loader: DataLoader[Any],
     *,
     steps: int,
-    canaries: int | None = 200,
+    canaries: int | None = 1000,
     audits: Sequence[Audit] = (),
     views: Sequence[str] = ("updates", "final-change"),
-    participation: str | Sampling | None = f"last:{_STEPS}",
+    participation: str | Sampling | None = None,
     samples: SampleCanaries | None = None,
     sample_views: Sequence[str] = ("final-change", "updates"),
     model: nn.Module | None = None,
@@ -356,10 +341,9 @@ def audit_opacus(
         canaries: Expected number of inserted gradients, or None for none.
         audits: Further audits of the same training, such as ``Canife(mode="running", …)``. Steps are their rounds.
         views: What adversaries see, as in `OneShot`; one result for each.
-        participation: When gradients take part. In each of the last 25 steps by default (in all, if there are no
-            more): the worst case, which detects bugs best, and whose claim is the training's without amplification by
-            sampling. None draws them like the loader's examples. Their claim is Opacus's own, but secret sampling
-            hides them so well that little is detected.
+        participation: When gradients take part, as in `OneShot`. None draws them like the loader's examples: bounds
+            are then about the ε that Opacus reports. Others, such as ``"last:25"``, test the noise behind that ε with
+            more power, but their bounds are about an example in so many steps.
         samples: Canaries that are in the data, inserted by `SampleCanaries.insert_into`.
         sample_views: Views of `Samples`; one result for each.
         model: The module, before or after ``make_private``. Needed for samples.
@@ -392,8 +376,6 @@ def audit_opacus(
         'one example, whole training'
     """
     loading, audits = Loading.of(loader), list(audits)
-    if participation == f"last:{_STEPS}" and steps <= _STEPS:
-        participation = "every-round"
     if canaries is not None:
         # A view of the model's change needs the model before the first step; the others ignore it.
         before = flattened(optimizer.params)
@@ -403,7 +385,7 @@ def audit_opacus(
             rounds=steps,
             canaries=canaries,
             view=views[0],
-            # "Like examples" can only be told from the loader.
+            # How examples take part can only be told from the loader.
             participation=participation or loading.participation(steps),
             # Clipping by layer rescales canaries, which keeps Gaussian ones independent but no others orthogonal.
             family="gaussian" if isinstance(optimizer, DPPerLayerOptimizer) else None,

@@ -510,7 +510,7 @@ class OneShot(Audit):
         Args:
             delta: The δ at which ε is stated: that of ``claim`` by default, else 1e-5.
             confidence: Confidence of bounds and intervals.
-            claim: What the training claims. `tested_claim` says what it promises to these canaries.
+            claim: What the training claims. It is tested by what it promises to these canaries (`tested_claim`).
             metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
@@ -523,13 +523,11 @@ class OneShot(Audit):
                 f"the view {self.view} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
                 "what each released"
             )
-        tested, details = None, {}
+        tested = None
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
             claim = claim.over(self.rounds)
             tested = self.tested_claim(claim)
-            if claim.sampling not in (None, tested.sampling):
-                details["note"] = _other_participation(claim, tested)
             # Who took part is compared with what the claim says of its clients, not with what the training said of
             # itself. A claim for every round holds however clients are drawn, so nothing about them refutes it.
             seen, refutes = self._checks, isinstance(claim.sampling, AtMost | Epochs | FixedSize | Poisson)
@@ -579,7 +577,7 @@ class OneShot(Audit):
             estimates=evidence.estimates,
             scores=evidence.scores,
             null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
-            claim=tested,
+            claim=claim,
             claim_test=evidence.claim_test,
             arrays=check_arrays,
             recipe={**evidence.recipe, "checks": check_terms},
@@ -589,7 +587,6 @@ class OneShot(Audit):
             warnings=[*cautions, *self._warnings(tested), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             config=config,
-            details=details,
         )
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
@@ -643,8 +640,9 @@ class OneShot(Audit):
         """Return what a training's claim promises to these canaries, which is what their scores can test.
 
         That is the claim itself if they take part like the clients, and if the score does not know rounds that the
-        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds, and the
-        result says so. An ε that somebody stated without the noise behind it is tested as it is.
+        claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds: bounds
+        are then about these and not about the claimed ε, as ``participation`` of the result says. An ε that somebody
+        stated without the noise behind it is tested as it is.
 
         The noise is compared with one canary, which moves a round's sum by one clip norm. A claim for replacing a
         client counts its noise per two, so it is tested as if it promised half the noise, and never accused too early.
@@ -698,12 +696,3 @@ class OneShot(Audit):
         if self._initial is not None:
             start = hashlib.blake2b(on(CPU, self._initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config}, initial={start})"
-
-
-def _other_participation(claim: Claim, tested: Claim) -> str:
-    """Say that a claim is tested by canaries that take part otherwise than it says of clients."""
-    return (
-        f"The training claims ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for clients with the sampling "
-        f"{claim.sampling}. For canaries ({tested.sampling}), the claimed noise gives ε = {tested.epsilon:.4g}: their "
-        "scores test the noise, and not the sampling."
-    )

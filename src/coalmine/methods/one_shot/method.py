@@ -168,7 +168,6 @@ class OneShotMethod(Method):
 
         assert isinstance(trained, Training)
         settings, claim = self.settings, None
-        training_claim = trained.claim(settings.delta)
         if trained.mechanism.private:
             # Canaries are added, so the noise is compared with one clip norm also where the training's own claim is for
             # replacing a client.
@@ -182,10 +181,7 @@ class OneShotMethod(Method):
         for audit in self._audits:
             result = audit.result(delta=settings.delta, confidence=settings.confidence, claim=claim, metrics=metrics)
             used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
-            details = dict(result.details)
-            if result.claim is not None and training_claim.adjacency == "replace-one":
-                details["note"] = _added_canaries(training_claim, result.claim)
-            results.append(replace(result, config=self.config | used, details=details))
+            results.append(replace(result, claim=claim and trained.claim(settings.delta), config=self.config | used))
         return MethodResults(method=self.name, results=results)
 
     @classmethod
@@ -195,16 +191,7 @@ class OneShotMethod(Method):
 
         if statistics is None:
             raise InputError("what its checks counted is not stored")
-        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.claim)
-
-
-def _added_canaries(claim: Claim, tested: Claim) -> str:
-    """Say why canaries test another ε than that of a training whose clients are replaced."""
-    return (
-        f"The training claims ε = {claim.epsilon:.4g} at δ = {claim.delta:g} for replacing a client, which moves a "
-        "round's sum by up to two clip norms. A canary is added, which moves it by one: for canaries "
-        f"({tested.sampling}), the same noise gives ε = {tested.epsilon:.4g}."
-    )
+        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.tested)
 
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
