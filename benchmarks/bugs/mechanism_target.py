@@ -59,6 +59,16 @@ def _nonzero(place: Place) -> Mechanism:
     return lambda total: total + (total != 0) * place.normal()
 
 
+@bug("none where the sum is zero")
+def _none_at_zero(place: Place) -> Mechanism:
+    return lambda total: total + place.normal() * total.any()
+
+
+@bug("0.3 of the noise in sums longer than 10")
+def _less_for_long_sums(place: Place) -> Mechanism:
+    return lambda total: total + place.normal() * (0.3 if np.linalg.norm(total) > 10 else 1.0)
+
+
 @bug("half where the input is not zero")
 def _half_there(place: Place) -> Mechanism:
     return lambda total: total + np.where(total != 0, 0.4, 1.0) * place.normal()

@@ -168,6 +168,11 @@ def _small_seed(place: Place) -> Noise:
     return lambda call: place.sigma * np.random.default_rng(place.rng.integers(256)).standard_normal(place.dim)
 
 
+@bug("freshness", "seeded by the number of the call, from 0 on")
+def _counted_seed(place: Place) -> Noise:
+    return lambda call: place.sigma * np.random.default_rng(call).standard_normal(place.dim)
+
+
 def _repeated(draw: Array, count: int) -> Array:
     return np.repeat(draw, -(-count // draw.size))[:count]
 
@@ -198,10 +203,18 @@ each("correlation", "cumulated along the vector", lambda p: np.cumsum(p.normal()
 each("correlation", "adds up to zero", _zero_sum)
 
 
-@bug("correlation", "rank 5")
-def _low_rank(place: Place) -> Noise:
-    factors = place.normal(5, place.dim) / np.sqrt(5)
-    return lambda call: place.rng.standard_normal(5) @ factors
+def low_rank(name: str, rank: Callable[[Place], int]) -> None:
+    """Register noise that lies in a subspace of few dimensions."""
+
+    def make(place: Place) -> Noise:
+        factors = place.normal(rank(place), place.dim) / np.sqrt(rank(place))
+        return lambda call: place.rng.standard_normal(rank(place)) @ factors
+
+    bug("correlation", name)(make)
+
+
+low_rank("rank 5", lambda place: 5)
+low_rank("rank of half the calls", lambda place: place.calls // 2)
 
 
 def _heavy(place: Place) -> Array:
@@ -210,6 +223,7 @@ def _heavy(place: Place) -> Array:
 
 each("shape", "uniform", lambda p: np.sqrt(3) * p.rng.uniform(-p.sigma, p.sigma, p.dim))
 each("shape", "truncated at 2 standard deviations", lambda p: np.clip(p.normal(), -2 * p.sigma, 2 * p.sigma))
+each("shape", "clamped at 3 standard deviations", lambda p: np.clip(p.normal(), -3 * p.sigma, 3 * p.sigma))
 each("shape", "rounded to multiples of the clip norm", lambda p: np.round(p.normal()))
 each("shape", "random signs", lambda p: p.sigma * p.rng.choice([-1.0, 1.0], p.dim))
 each("shape", "absolute values", lambda p: np.abs(p.normal()))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_positive, check_probability
 from coalmine.layers import LayerSpec
 from coalmine.protocol import Vector
@@ -28,14 +28,12 @@ from coalmine.stats.rank_tests import Design
 if TYPE_CHECKING:
     from coalmine.checks import Replay, ReplayOptions
     from coalmine.claims import Claim
-    from coalmine.methods.ldp.distinguishers import Trials
 
 __all__ = ["assert_locally_private", "assert_private", "assert_private_scores", "assert_sensitivity"]
 
 FALSE_ALARM_RATE = 1e-3
 """How often a correct mechanism fails an assertion, at most, by default."""
 
-_LEAST_DIM = 16  # in fewer dimensions the length of a report is mostly the part that tells
 _FIRST_CALL = 0.1  # share of the rate for the bound from the first call; the attacks on the noise have the rest
 
 
@@ -255,7 +253,7 @@ def assert_locally_private(
     mechanism: Callable[[Vector], object],
     *,
     epsilon: float | None = None,
-    delta: float = 0.0,
+    delta: float | None = None,
     noise_multiplier: float | None = None,
     dim: int = 100,
     norm: float = 1.0,
@@ -265,20 +263,22 @@ def assert_locally_private(
 ) -> Estimate:
     """Assert that a client's report is (ε, δ)-locally private.
 
-    In each trial a fair coin decides which of two opposite gradients is randomized, and a distinguisher guesses from
-    the report (the dummy-gradient adversary of Matsumoto et al. 2022). As many trials follow with gradients of the one
-    coordinate that the reports gave away most.
+    In each trial a fair coin decides which of two gradients is randomized, and a distinguisher guesses from the report
+    (the dummy-gradient adversary of Matsumoto et al. 2022). Games are played with opposite gradients in a random
+    direction and in the coordinate that gave away most, and with a gradient and zero. Half of the trials also teach a
+    discriminant of all coordinates, and of the report before, which guesses about the other half. Small seeds of the
+    usual generators are tried. If the claim is refuted, the message names the likeliest fault.
 
     Args:
         mechanism: Function from a gradient, a float32 array of shape ``(dim,)`` and norm ``norm``, to a report of the
             same shape.
         epsilon: Claimed ε; not needed with ``noise_multiplier``.
-        delta: Claimed δ.
+        delta: Claimed δ; by default 0, or 1e-5 with ``noise_multiplier``.
         noise_multiplier: Claimed standard deviation of Gaussian noise over the clip norm. The claim is then the whole
             trade-off curve, which takes far less evidence to refute than a pair of ε and δ.
         dim: Number of coordinates.
         norm: Norm of the gradients. To test a mechanism that clips, pass more than its clip norm.
-        trials: Number of trials.
+        trials: Number of trials of each game.
         false_alarm_rate: Largest probability that a correct mechanism fails.
         seed: Seed of coins and gradients.
 
@@ -297,15 +297,19 @@ def assert_locally_private(
     """
     __tracebackhide__ = True
     from coalmine.methods.ldp.distinguishers import Trials
-    from coalmine.methods.ldp.lower_bounds import estimates, local_p_value, shared_bound
+    from coalmine.methods.ldp.games import GAMES, games, likely_fault, small_seed
+    from coalmine.methods.ldp.lower_bounds import estimates, every_guess, local_p_value, shared_bound
     from coalmine.simulation.mechanisms.local import OwnMechanism
+
+    if delta is None:  # Gaussian noise has no finite ε at δ = 0
+        delta = 0.0 if noise_multiplier is None else 1e-5
 
     # Replacing a gradient by its opposite moves it by twice its norm.
     halved = None if noise_multiplier is None else noise_multiplier / 2
     stated, limit = _claim(epsilon, delta, halved, false_alarm_rate)
-    confidence = 1 - false_alarm_rate / 2  # each of two games has its share of the rate
+    confidence = 1 - false_alarm_rate / GAMES  # each game has its share of the rate
     rng = np.random.default_rng(check_count("seed", seed, least=0))
-    sent = rng.random(check_count("trials", trials, least=2)) < 0.5
+    check_count("trials", trials, least=4)
 
     @functools.wraps(mechanism)
     def reported(gradient: Vector, _: np.random.Generator) -> object:
@@ -318,60 +322,31 @@ def assert_locally_private(
 
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    if halved is None:  # a curve takes far fewer trials
+    if noise_multiplier is None:  # a curve takes far fewer trials
+        sent = rng.random(trials) < 0.5
         perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
         most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
         _check_can_fail(most, limit, f"{trials:,} trials")
+    generator = small_seed(randomized, (norm * np.eye(1, dim)[0]).astype(np.float32))
+    if generator:
+        raise AssertionError(
+            f"A report has the noise of {generator}, and others have small seeds, too: trying them removes the noise."
+        )
     bounds = []
-    for where, game in two_games(randomized, gradient, sent, rng=rng):
-        how = f"{trials:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
-        bounds.append(_judged(estimates([game], delta=delta, confidence=confidence)[0], limit, false_alarm_rate, how))
-        p_value = 1.0 if halved is None else local_p_value([game], stated)
-        if p_value <= 1 - confidence:
-            raise AssertionError(
-                f"The claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
-                f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases ({how})."
-            )
+    for where, game in games(randomized, gradient, trials, rng):
+        bounds.append(estimates([game], delta=delta, confidence=confidence)[0])
+        p_value = 1.0 if noise_multiplier is None else local_p_value([game], stated)
+        if bounds[-1].epsilon <= limit and p_value > 1 - confidence:
+            continue
+        how = f"{game.scores.size:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
+        fault = likely_fault(randomized, gradient, stated.curve(), every_guess([game]), overlong=norm > 1)
+        likely = f"Likely fault: {fault.fault}. {fault}\n"
+        _judged(bounds[-1], limit, false_alarm_rate, how, likely)
+        raise AssertionError(
+            f"The claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n{likely}"
+            f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases ({how})."
+        )
     return max(bounds, key=lambda bound: bound.epsilon)
-
-
-def two_games(
-    randomize: Callable[[Vector], Floats], gradient: Vector, sent: Bools, *, rng: np.random.Generator
-) -> Iterator[tuple[str, Trials]]:
-    """Yield where each game is played, and its trials; the second game has as many as the first.
-
-    The first game is played along a random direction, the second along the coordinate that the reports of the first
-    give away most. Given the first, the second has a fixed direction and coins of its own, so each has a valid bound.
-
-    Args:
-        randomize: The mechanism.
-        gradient: What trials of the first game send, with the sign of their coin.
-        sent: Whether each trial sends the gradient itself.
-        rng: Source of the other coins.
-    """
-    from coalmine.methods.ldp.distinguishers import Trials
-
-    reports, scores = _played(randomize, gradient, sent)
-    yield "a random direction", Trials(scores, sent)
-    first, second = reports[sent], reports[~sent]
-    spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
-    difference = np.abs(first.mean(axis=0) - second.mean(axis=0))
-    # A coordinate without any noise has no spread, and is the one to find.
-    coordinate = int(np.argmax(difference / np.maximum(spread, 1e-12)))
-    along = np.where(np.arange(gradient.size) == coordinate, np.linalg.norm(gradient), 0.0).astype(np.float32)
-    coins = rng.random(sent.size) < 0.5
-    _, scores = _played(randomize, along, coins)
-    yield f"coordinate {coordinate}", Trials(scores, coins)
-
-
-def _played(randomize: Callable[[Vector], Floats], gradient: Vector, sent: Bools) -> tuple[Floats, Floats]:
-    """Return the report of each trial, ``(trials, dim)``, and its score."""
-    reports = np.stack([randomize(gradient if first else -gradient) for first in sent]).astype(np.float64)
-    scores = reports @ gradient.astype(np.float64)
-    if gradient.size >= _LEAST_DIM:
-        # Unlike products with the gradient, cosines are extreme where noise lacks.
-        scores /= np.maximum(np.linalg.norm(reports, axis=1), 1e-300)
-    return reports, scores
 
 
 def _claim(
@@ -403,8 +378,8 @@ def _check_can_fail(most: float, claim: float, scores: str) -> None:
         )
 
 
-def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) -> Estimate:
-    """Return a bound that keeps the claim, and fail with any other."""
+def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str, likely: str = "") -> Estimate:
+    """Return a bound that keeps the claim, and fail with any other; ``likely`` says what may be wrong."""
     __tracebackhide__ = True
     if bound.epsilon <= claim:
         return bound
@@ -412,7 +387,7 @@ def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) ->
     raise AssertionError(
         f"The claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
         f"{100 * (1 - false_alarm_rate):g}% confidence.\n"
-        f"{shown[:1].upper()}{shown[1:]}; the claim allows {summary.times(claim)}.\n"
+        f"{shown[:1].upper()}{shown[1:]}; the claim allows {summary.times(claim)}.\n{likely}"
         f"A correct mechanism fails this test in at most 1 of {1 / false_alarm_rate:,.0f} cases "
         f"({bound.method}, {how}), if {bound.assumes}."
     )

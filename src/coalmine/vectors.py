@@ -70,10 +70,15 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
         array([0., 0., 1.], dtype=float32)
     """
-    tensors = tensors_of(values, names)
-    if tensors is None:
+    tensors = named(values)
+    if names and tensors is not None and all(name in tensors for name in names):
+        tensors = {name: tensors[name] for name in names}
+    elif isinstance(values, Mapping):
+        tensors = {name: value for name, value in values.items() if is_float(value)}
+    # A list of numbers is one vector.
+    if tensors is None or any(isinstance(value, float | int) for value in tensors.values()):
         return _float32(values)
-    pieces = [_float32(tensor).reshape(-1) for tensor in tensors]
+    pieces = [_float32(tensor).reshape(-1) for tensor in tensors.values()]
     device = pieces[0].device if pieces else CPU
     # With an empty piece, no tensors are an empty vector.
     whole: Vector = library(device).concatenate([empty(0, device), *(on(device, piece) for piece in pieces)])
@@ -107,20 +112,6 @@ def named(values: Any) -> Mapping[str, Any] | None:
     if hasattr(values, "named_parameters"):
         return {name: value for name, value in values.named_parameters() if value.requires_grad}
     return values if isinstance(values, Mapping) else None
-
-
-def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None:
-    """Return the tensors of a list, state dict or module; None if ``values`` is none of these."""
-    tensors = named(values)
-    if tensors is None:
-        return None
-    if names and all(name in tensors for name in names):
-        return [tensors[name] for name in names]
-    if isinstance(values, Mapping):
-        return [value for value in values.values() if is_float(value)]
-    # A list of numbers is one vector.
-    first = next(iter(tensors.values()), 0.0)
-    return list(tensors.values()) if first is None or hasattr(first, "shape") else None
 
 
 def on(device: Device, vector: Any) -> Any:
@@ -208,7 +199,7 @@ class VectorKind:
         Raises:
             InputError: If that is not a float type, which canaries need because their numbers are fractions.
         """
-        tensors = list(filter(is_tensor, tensors_of(values) or [values]))
+        tensors = list(filter(is_tensor, (named(values) or {"": values}).values()))
         if not tensors:
             return cls()
         torch, dtype = sys.modules["torch"], tensors[0].dtype

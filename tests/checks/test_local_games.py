@@ -1,24 +1,29 @@
-"""The games of a local test: their bounds hold at the claim, and the second finds the coordinate that leaks."""
+"""The games of a local test: their bounds hold at the claim, they find what leaks, and the likeliest fault is named."""
+
+import itertools
 
 import numpy as np
 import pytest
 from scipy import special
 
 from coalmine.claims import Claim, EveryRound
+from coalmine.methods.ldp.games import GAMES, games
 from coalmine.methods.ldp.lower_bounds import local_p_value, shared_bound
-from coalmine.testing import two_games
+from coalmine.testing import assert_locally_private
 
-DIM = 20
+DIM, SIGMA = 20, 4.0
 GRADIENT = np.full(DIM, DIM**-0.5, dtype=np.float32)
 
 
 def played(randomize, *, trials=100, seed=0):
     rng = np.random.default_rng([seed, 1])
-    return dict(two_games(lambda g: randomize(g, rng), GRADIENT, rng.random(trials) < 0.5, rng=rng))
+    return dict(games(lambda g: randomize(g, rng), GRADIENT, trials, rng))
 
 
 def response(gradient, rng):
-    return (1.0 if rng.random() < special.expit(1.0) else -1.0) * gradient.astype(float)
+    """Randomized response of one bit, the same in all coordinates."""
+    side = 1.0 if gradient.sum() > 0 else -1.0
+    return np.full(DIM, side if rng.random() < special.expit(1.0) else -side)
 
 
 def gaussian(gradient, rng, sigma=2.0):
@@ -46,10 +51,10 @@ def test_the_second_game_is_played_along_the_coordinate_without_noise():
     def bare(gradient, rng):
         return np.where(np.arange(DIM) == 13, gradient, gaussian(gradient, rng, sigma=20.0))
 
-    games = played(bare)
-    assert list(games) == ["a random direction", "coordinate 13"]
-    assert games["coordinate 13"].guesses.correct == 100
-    assert games["a random direction"].guesses.correct < 80
+    told = played(bare)
+    assert len(told) == GAMES
+    assert told["coordinate 13"].guesses.correct == 100
+    assert told["a random direction"].guesses.correct < 80
 
 
 def test_reports_without_noise_have_the_extreme_scores():
@@ -59,3 +64,65 @@ def test_reports_without_noise_have_the_extreme_scores():
     game = played(silent_at_times, trials=200)["a random direction"]
     extreme = np.argsort(-np.abs(game.scores))[:20]
     assert ((game.scores[extreme] > 0) == game.sent_first[extreme]).all()
+
+
+def repeated():
+    """Every draw serves two reports."""
+    calls, draws = itertools.count(), {}
+
+    def randomize(gradient, rng):
+        call = next(calls)
+        draws.setdefault(call // 2, rng.normal(0, SIGMA, gradient.size))
+        return gradient + draws[call // 2]
+
+    return randomize
+
+
+def seeded():
+    trial = itertools.count()
+    return lambda gradient, rng: gradient + np.random.default_rng(next(trial)).normal(0, SIGMA, gradient.size)
+
+
+def sums_to_zero(gradient, rng):
+    noise = rng.normal(0, SIGMA, gradient.size)
+    return gradient + noise - noise.mean()
+
+
+def only_where_not_zero(gradient, rng):
+    return gradient + (gradient != 0) * rng.normal(0, SIGMA, gradient.size)
+
+
+def with_the_truth_at_times(gradient, rng):
+    return gradient + (rng.random() < 0.9) * rng.normal(0, SIGMA, gradient.size)
+
+
+FAULTS = {
+    "seeds that are numbers of trials": (seeded(), r"noise of numpy.random.default_rng\(\d\), and others"),
+    "two reports with one draw": (repeated(), "fault: noise reused"),
+    "coordinates that show together": (
+        sums_to_zero,
+        "fault: noise shared. The noise of 20 coordinates has only 19 dim",
+    ),
+    "a gradient and zero": (only_where_not_zero, "a random direction and zero"),
+    "the truth in some reports": (with_the_truth_at_times, "fault: noise missing in some calls. .*% of the reports"),
+    "half of the noise": (lambda g, rng: gaussian(g, rng, SIGMA / 2), "fault: too little noise. .*% of guesses"),
+    "no clipping": (lambda g, rng: g + rng.normal(0, SIGMA, g.size), "fault: clipping skipped. A gradient ten times"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_refuted_randomizer_gets_its_likeliest_fault_named(name):
+    randomize, said = FAULTS[name]
+    rng = np.random.default_rng(0)
+    norm = 10.0 if name == "no clipping" else 1.0
+    with pytest.raises(AssertionError, match=said):
+        assert_locally_private(lambda g: randomize(g, rng), noise_multiplier=SIGMA, dim=DIM, norm=norm, trials=1000)
+
+
+def test_a_randomizer_that_has_no_report_of_zero_is_tested_without_it():
+    rng = np.random.default_rng(0)
+
+    def normalized(gradient):
+        return gradient / np.linalg.norm(gradient) + rng.normal(0, SIGMA, gradient.size)
+
+    assert assert_locally_private(normalized, noise_multiplier=SIGMA, dim=DIM, trials=500).valid

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import ndimage, special
 
 import coalmine as cm
 from coalmine.checks import noise_attacks
@@ -103,6 +103,85 @@ def test_a_bug_is_named(mechanism, check, sentence):
     assert finding.refutes
     assert 0 < finding.p_value <= 1e-3
     assert re.search(sentence, str(finding))
+
+
+def half_rank(size):
+    factors, draw = np.random.default_rng(3).standard_normal((size, size // 2)) / np.sqrt(size / 2), normal()
+    return lambda total: total + factors @ draw(size // 2)
+
+
+def overlapping(size):
+    draw, last = normal(), [normal(1)(size)]
+
+    def noisy(total):
+        before, last[0] = last[0], draw(size)
+        return total + (before + last[0]) / np.sqrt(2)
+
+    return noisy
+
+
+def plain(change, size):
+    """Noise of standard deviation 1, changed, for the claim of a noise multiplier of 1."""
+    rng = np.random.default_rng(0)
+    return lambda total: total + change(rng.standard_normal(size), total)
+
+
+UNIT, SMALL = GaussianDP(1.0), {"dim": 100, "calls": 400}
+DEPENDENT_OR_BOUNDED = [
+    (
+        added(lambda noise: noise - noise.mean()),
+        {},
+        "independent noise",
+        "The sum of coordinates carries no noise",
+    ),
+    (
+        added(lambda noise: np.sqrt(5) * ndimage.uniform_filter1d(noise, 5, mode="wrap")),
+        {},
+        "independent noise",
+        "A weighted sum of coordinates carries 0.0",
+    ),
+    (half_rank(100), SMALL, "independent noise", "A weighted sum of coordinates carries no noise"),
+    (overlapping(DIM), {}, "fresh noise", r"of the calls before and after it, which leave 0\.(49|5)\d? of its"),
+    (
+        plain(lambda noise, total: SIGMA * noise * total.any(), DIM),
+        {},
+        "shape of the noise",
+        "deviation is 0 where the sum is zero",
+    ),
+    (
+        plain(lambda noise, total: noise * (0.3 if np.count_nonzero(total) > 1 else 1), 600),
+        {"claim": UNIT},
+        "shape of the noise",
+        "depends on the data: its standard deviation is .* where the sum is zero, and 0.(3|29)",
+    ),
+    (
+        plain(lambda noise, _: np.clip(noise, -3, 3), 20),
+        {"claim": UNIT, "dim": 20, "calls": 6000},
+        "shape of the noise",
+        "never exceeds 3 standard deviations",
+    ),
+    (
+        plain(lambda noise, _: np.round(4 * noise) / 4, 100),
+        {"claim": UNIT, "dim": 100, "calls": 4000},
+        "values of the noise",
+        "takes only .* different values",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "options", "check", "sentence"), DEPENDENT_OR_BOUNDED)
+def test_noise_that_is_dependent_or_bounded_is_named(mechanism, options, check, sentence):
+    (finding,) = findings(mechanism, **options)
+    assert finding.check == check
+    assert re.search(sentence, finding.sentence)
+
+
+def test_heavy_tails_of_the_claimed_deviation_are_called_so():
+    rng = np.random.default_rng(0)
+    laplace = lambda total: total + rng.laplace(0, 2**-0.5, DIM)  # noqa: E731
+    (finding,) = findings(laplace, claim=GaussianDP(1.0), noise_multiplier=1.0)
+    assert finding.check == "shape of the noise"
+    assert re.search(r"not Gaussian: it has heavy tails \(kurtosis (5|6)", finding.sentence)
 
 
 def test_a_bare_coordinate_refutes_any_epsilon_by_its_exact_values():
@@ -381,9 +460,56 @@ def test_samplers_in_single_precision_may_draw_a_value_twice():
 
 
 def test_the_attacks_share_one_false_alarm_rate():
-    assert len({attack for attack, _ in noise_attacks._ATTACKS}) == 9
-    shares = [share for _, share in noise_attacks._ATTACKS]
+    shares = [share for _, share in noise_attacks._ATTACKS] + [*noise_attacks._LATER_SHARES]
     assert sum(shares) == pytest.approx(1.0, abs=1e-12)
+
+
+def alarms(kind, dim, seeds, rate):
+    """How many of the correct mechanisms of a kind get a finding, of 60 calls each, and how many there are."""
+    return sum(
+        bool(findings(kind(dim, seed), dim=dim, calls=60, rate=rate, seed=seed, **CLAIMS[kind])) for seed in seeds
+    )
+
+
+def gaussian_of(after=lambda noisy: noisy):
+    def make(dim, seed):
+        rng = np.random.default_rng([seed, dim])
+        return lambda total: after(total + rng.standard_normal(dim))
+
+    return make
+
+
+def laplace_of(dim, seed):
+    rng = np.random.default_rng([seed, dim])
+    return lambda total: total + rng.laplace(0, 1, dim)
+
+
+def discrete_gaussian(dim, seed, grid=16):
+    rng, points = np.random.default_rng([seed, dim]), np.arange(-8 * grid, 8 * grid + 1)
+    chance = np.exp(-((points / grid) ** 2) / 2)
+    draw = lambda: rng.choice(points, dim, p=chance / chance.sum())  # noqa: E731
+    return lambda total: (np.floor(grid * total) + draw()) / grid
+
+
+CLAIMS = {
+    gaussian_of(): {"claim": UNIT},
+    gaussian_of(lambda noisy: np.round(noisy, 1)): {"claim": UNIT},
+    gaussian_of(lambda noisy: np.clip(noisy, -1, 1)): {"claim": UNIT},
+    discrete_gaussian: {"claim": UNIT},
+    laplace_of: {"claim": ApproximateDP(1.0, 0.0), "norm": "l1"},
+}
+
+
+def test_one_correct_mechanism_in_twenty_fails_at_most():
+    """At 5%, of one number of coordinates and 40 mechanisms: more than 8 have a probability below 1e-3."""
+    assert alarms(next(iter(CLAIMS)), 3, range(40), 0.05) <= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_correct_mechanisms_of_any_size_fail_at_the_stated_rate(kind):
+    """At 5%, 480 mechanisms of each kind: more than 44 have a probability below 1e-4."""
+    assert sum(alarms(kind, dim, range(120), 0.05) for dim in (2, 3, 10, 33)) <= 44
 
 
 @pytest.mark.parametrize("size", [1e10, 1e100, 1e200])

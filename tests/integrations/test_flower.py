@@ -347,6 +347,10 @@ def test_settings_that_do_not_fit_raise():
     for rounds in (ROUNDS - 1, ROUNDS + 1):
         with pytest.raises(InputError, match=f"num_rounds is {rounds}, but this grid has {ROUNDS} rounds left"):
             train(server_side(4), one_shot(), rounds=rounds)
+    local = LocalGrid(client_app(), nodes=CLIENTS)
+    recorder = CanaryGrid(local, one_shot()).recorder()
+    with pytest.raises(InputError, match="does not use this grid"):
+        server_side(4).start(grid=local, initial_arrays=first_model(), num_rounds=ROUNDS, evaluate_fn=recorder)
 
 
 def test_a_node_that_is_sampled_twice_gets_a_sentence():
@@ -358,6 +362,19 @@ def test_a_node_that_is_sampled_twice_gets_a_sentence():
 
     with pytest.raises(InputError, match=r"node \d was sampled 2 times.* list each once"):
         train(server_side(4, inner=Repeats(fraction_evaluate=0.0)), one_shot())
+
+
+def test_a_reply_that_arrives_twice_gets_a_warning():
+    class Repeats(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            return [*replies, *replies[:1]]
+
+    audit = one_shot()
+    grid = CanaryGrid(Repeats(client_app(), nodes=CLIENTS), audit)
+    strategy = server_side(CLIENTS + 12)
+    strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=ROUNDS, evaluate_fn=grid.recorder())
+    assert "round 0: 1 of 16 nodes replied twice, which counts twice" in audit.result().warnings
 
 
 @pytest.mark.parametrize("counted", [10, 40])

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from coalmine.claims import Claim, EveryRound, compose_rounds
+from coalmine.claims import Claim, EveryRound
+from coalmine.claims.sampling import AtMost
+from coalmine.methods.canife.epsilon import RoundEstimate, compose, shift_series
 from coalmine.results.claim_test import check_claim
 from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, RankSum, even_ranks, uniform_sum_cdf
@@ -87,22 +89,55 @@ def composed_mu(epsilons):
     return math.sqrt(np.sum(np.interp(epsilons, EPSILONS, MUS) ** 2))
 
 
-@pytest.mark.parametrize(("rounds", "trials"), [(1, 60), pytest.param(3, 60, marks=pytest.mark.slow)])
-def test_the_interval_of_a_composed_estimate_covers_the_truth_at_least_as_often_as_it_says(rounds, trials):
-    """300 audits: 95% less 3.5 standard errors are 90.6%. All ends err in the same direction, so several cover more."""
-    rng, covered = np.random.default_rng(rounds), 0
-    for _ in range(300):
-        ends = []
-        for _ in range(rounds):
-            inserted = int(rng.binomial(trials, 0.5))
-            scores = Scores(rng.normal(1, 1, inserted), rng.normal(0, 1, trials - inserted))
-            estimate = gaussian_shift(scores, delta=1e-5)
-            ends.append((estimate.lower, estimate.upper))
-        lower, upper = (composed_mu(side) for side in zip(*ends, strict=True))
-        covered += lower <= math.sqrt(rounds) <= upper
-    assert covered / 300 >= 0.95 - 3.5 * math.sqrt(0.05 * 0.95 / 300)
-    composed = compose_rounds([(end, 1) for _, end in ends], sampling=EveryRound(), delta=1e-5)
-    assert composed == pytest.approx(float(epsilon_gdp(upper, 1e-5)), rel=1e-5)
+def scored_round(rng, mu, trials, rounds=1):
+    """A round in which a canary took part in about half of the trials, and its estimate."""
+    inserted = int(rng.binomial(trials, 0.5))
+    scores = Scores(rng.normal(mu, 1, inserted), rng.normal(0, 1, trials - inserted))
+    return RoundEstimate(round=0, rounds=rounds, estimates=[gaussian_shift(scores, delta=1e-5)], scores=scores)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "audits"),
+    [
+        ([1] * 4, 100),
+        pytest.param([1], 300, marks=pytest.mark.slow),
+        pytest.param([1, 3] * 5, 300, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "deviations", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)]
+)
+def test_composed_estimates_are_right_on_average_and_their_intervals_cover(rounds, audits, deviations):
+    """Rounds that differ, with a mean μ̂ of so many standard errors: 95% less 3.5 standard errors; the mean to 5%."""
+    rng, mus = np.random.default_rng(deviations), deviations * math.sqrt(4 / 60) * np.linspace(1.3, 0.7, len(rounds))
+    truth, covered, estimates = math.sqrt(np.array(rounds) @ mus**2), 0, []
+    for _ in range(audits):
+        periods = [scored_round(rng, mu, 60, count) for mu, count in zip(mus, rounds, strict=True)]
+        series = shift_series(periods, 1e-5)
+        lower, estimate, upper = (
+            composed_mu(np.repeat(*zip(*series[end], strict=True))) for end in ("lower", "epsilon", "upper")
+        )
+        covered += lower <= truth * (1 + 1e-6) and truth <= upper * (1 + 1e-6)
+        estimates.append(estimate)
+    assert covered / audits >= 0.95 - 3.5 * math.sqrt(0.05 * 0.95 / audits)
+    if len(rounds) > 1 and deviations > 1:
+        assert np.mean(estimates) == pytest.approx(truth, rel=0.05)
+
+
+def test_the_variance_of_all_rounds_but_one_is_subtracted():
+    """Three times the same scores: Σ μ̂², without the bias of 1/s², less twice the variance."""
+    single = scored_round(np.random.default_rng(0), 1.0, 60)
+    inserted, others = single.scores.members, single.scores.observed
+    ratio = (others.size - 3) / (others.size - 1) / others.var(ddof=1)
+    square = ratio * (inserted.mean() - others.mean()) ** 2
+    variance = ratio * inserted.var(ddof=1) / inserted.size + 1 / others.size
+    (epsilons, counts) = zip(*shift_series([single] * 3, 1e-5)["epsilon"], strict=True)
+    assert counts == (1, 1, 1)
+    assert composed_mu(epsilons) ** 2 == pytest.approx(3 * square - 2 * variance, rel=1e-3)
+    composed, _ = compose([single] * 3, sampling=AtMost(3), delta=1e-5)
+    (of_shift,) = (c for c in composed if c.method == "gaussian-shift")
+    assert of_shift.epsilon == pytest.approx(float(epsilon_gdp(composed_mu(epsilons), 1e-5)), rel=1e-3)
+    assert of_shift.lower < of_shift.epsilon < of_shift.upper
 
 
 def test_a_claim_of_one_point_needs_canaries_too():

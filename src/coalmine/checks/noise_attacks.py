@@ -8,25 +8,28 @@ trade-off curve allows, so each is a valid test whatever it learned, and a union
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
 from coalmine.arrays import Array, Bools, Floats
-from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often
+from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often, turned, weakest_directions
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
+from coalmine.seeds import generator
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
     CoinGuesses,
     SeedGuess,
     best_seed,
+    highest_accuracy,
     near_zero_p_value,
     value_p_value,
 )
@@ -43,8 +46,13 @@ _NEGLIGIBLE = 0.02
 # probability of about 1e-6, counts as weak.
 _WEAK, _PLAIN = 0.9, 14.0
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
-_SIZE_SHARE = 0.4  # of the false-alarm rate, for noise that is too small everywhere
+# Shares of the false-alarm rate. Too little noise everywhere is the most common bug, and takes the most evidence. So it
+# has the largest one; the others are plain at the right place.
+_LATER_SHARES = _SIZE_SHARE, _LONE_SHARE, _DIRECTIONS_SHARE, _SURROUNDING_SHARE = 0.3, 0.04, 0.06, 0.06
+_BEYOND = 0.05  # standard deviations beyond the largest noise of the pilot, which others may exceed a little
+_MOST_LONE, _MOST_DRAWN = 50_000, 1e9  # calls, and their coordinates, that refute a claim by such noise
 _REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must come
+_FEWEST = 9  # values that two calls must share to be compared
 _CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
 
 
@@ -139,7 +147,9 @@ class NoiseStatistics:
             if p_value > self.rate:
                 continue
             check, sentence = attack.check, attack.sentence
-            if check == Check.SIZE:
+            if check == Check.SIZE and sentence and self._is_enough(attack.usual):
+                check = Check.SHAPE
+            elif check == Check.SIZE:
                 sentence = _too_small(attack.usual, self.noise_multiplier)
             # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
             # alone only if the rest keeps the claim.
@@ -147,6 +157,10 @@ class NoiseStatistics:
                 check, sentence = Check.SIZE, f"{_too_small(attack.usual, self.noise_multiplier)} Besides: {sentence}"
             return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
         return []
+
+    def _is_enough(self, size: float) -> bool:
+        """Whether Gaussian noise of this size would keep the claim."""
+        return self.noise_multiplier is not None and size >= 0.98 * self.noise_multiplier
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -171,6 +185,7 @@ def check_noise(
     rate: float = CHECK_RATE,
     noise_multiplier: float | None = None,
     layers: Layers | None = None,
+    norm: str = "l2",
     seed: int = 0,
 ) -> NoiseStatistics:
     """Attack the noise of a mechanism, until an attack refutes the claim.
@@ -183,6 +198,7 @@ def check_noise(
         rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
         noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
         layers: The tensors that make up the vector, for sentences.
+        norm: Which norm of updates is limited: ``"l2"`` or ``"l1"``, for which canaries have one coordinate each.
         seed: Seed of canaries and coins.
 
     Example:
@@ -195,13 +211,31 @@ def check_noise(
         Coordinates 490–499 carry no noise (p < 1e-300).
     """
     layers = layers or Layers({})
-    transcript = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
+    first = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
+
+    def attacks() -> Iterator[tuple[Attack | None, float]]:
+        """Yield attacks with their shares of the rate; later ones make calls of their own."""
+        if first.size >= _NEGLIGIBLE:
+            yield from ((attack(first, layers), share) for attack, share in _ATTACKS)
+        lone = _LoneCalls(mechanism, dim, first, seed)
+        yield lone.attack(claim, _LONE_SHARE * rate), _LONE_SHARE
+        yield _small_everywhere(first, lone), _SIZE_SHARE
+        if norm == "l2":  # along any direction, since canaries of one coordinate are not longer in other norms
+            directions = weakest_directions(first, dim)
+            number = 4 * max(2, calls // 8) + 3
+            turned_calls = call_often(
+                turned(mechanism, directions), dim=dim, calls=number, seed=seed + 1, surrounded=True
+            )
+            what = "The sum" if abs(directions[:, 0].sum()) > 0.99 * math.sqrt(dim) else "A weighted sum"
+            weak = _low_noise(turned_calls, Layers({}), axis=0, called=f"{what} of coordinates")
+            yield weak and replace(weak, check=str(Check.INDEPENDENT)), _DIRECTIONS_SHARE
+            yield _surrounding_calls(turned_calls), _SURROUNDING_SHARE
+
     made: list[Attack] = []
-    for attack, share in _ATTACKS if transcript.size >= _NEGLIGIBLE else _ATTACKS[-1:]:
-        counted = attack(transcript, layers)
-        if counted is None:  # nothing to exploit
+    for attack, share in attacks():
+        if attack is None:  # nothing to exploit
             continue
-        made.append(replace(counted, share=share))
+        made.append(replace(attack, share=share))
         if made[-1].p_value(claim) <= rate:
             break
     return NoiseStatistics(rate=rate, noise_multiplier=noise_multiplier, attacks=made)
@@ -240,6 +274,12 @@ def _gaussian_scores(
     floor = max(1e-6 * transcript.size, transcript.tolerance, 1e-12)
     scores: Floats = values * (outputs - values / 2 - mean) / np.maximum(scale, floor) ** 2
     return scores
+
+
+def _gain(variance: Array | float, count: Array | float) -> Floats:
+    """Return the log-likelihood that so many normal numbers gain by a variance of their own, over one of 1."""
+    ratio = np.clip(variance, 1e-12, None)
+    return np.asarray(count * (ratio - 1 - np.log(ratio)) / 2)
 
 
 def _too_small(size: float, needed: float | None) -> str:
@@ -300,6 +340,7 @@ def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
     least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / calls**2)
     # What is closer to 1 is lost in rounding: so few values may be alike by chance.
     least = np.where(least < 1 - 2e-7, least, 2.0).astype(np.float32)
+    least[:_FEWEST] = 2.0  # fewer values of a coarse grid are alike by chance, too
     partner, likeness = np.zeros(calls, dtype=np.int64), np.zeros(calls, dtype=np.float32)
     for start in range(0, calls, 256):
         rows = np.arange(start, min(start + 256, calls))
@@ -403,8 +444,7 @@ def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools 
 
     def gains(power: Array, count: Array, usual: float) -> Floats:
         """Log-likelihood that sets gain by a smaller scale of their own, over one scale for all."""
-        ratio = np.clip(power / np.maximum(count, 1) / usual, 1e-12, 1.0)
-        return np.asarray(count * (ratio - 1 - np.log(ratio)) / 2 / transcript.spread)
+        return _gain(np.minimum(power / np.maximum(count, 1) / usual, 1.0), count) / transcript.spread
 
     # Single members, blocks of several resolutions, every k-th member, and tensors.
     labels = [np.arange(n)]
@@ -448,7 +488,7 @@ def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools 
     return members
 
 
-def _low_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack | None:
+def _low_noise(transcript: Transcript, layers: Layers, *, axis: int, called: str = "") -> Attack | None:
     """Attack the set of coordinates, or of calls, with the least noise; ``axis`` is that of `_weakest_set`."""
     members = _weakest_set(transcript, layers, axis=axis)
     if members is None or members.all():
@@ -472,16 +512,33 @@ def _low_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack |
     if name.startswith(("call", "coordinate", "every")):
         name = f"{name[:1].upper()}{name[1:]}"
     amount = "no noise" if scale < 1e-3 * others else f"{scale / others:.2g} of the noise of the others"
-    sentence = f"{name} {'carry' if several else 'carries'} {amount}."
+    sentence = f"{called or name} {'carry' if several and not called else 'carries'} {amount}."
     chosen = members[transcript.targets[1 - axis]]
     scales = np.full(int(chosen.sum()), scale)
     check = Check.CALLS if axis else Check.PLACES
     return attack_with(transcript, check, sentence, scale=scales, chosen=chosen, usual=others)
 
 
-def _small_everywhere(transcript: Transcript, layers: Layers) -> Attack:
+def _small_everywhere(transcript: Transcript, lone: _LoneCalls) -> Attack:
     """Take the noise for normal, and as large everywhere as in the pilot; `NoiseStatistics` says it in a sentence."""
-    return attack_with(transcript, Check.SIZE, "", usual=transcript.size)
+    # What a normal distribution of this size would hide shows if the noise has another shape.
+    kurtosis, error = 1 + 2 * transcript.spread, math.sqrt(24 / transcript.pilot_noise.size)
+    sentence = ""
+    if kurtosis > 3 + 5 * error:
+        sentence = (
+            f"The noise is not Gaussian: it has heavy tails (kurtosis {kurtosis:.3g}; Gaussian noise has 3), and hides "
+            f"updates of one coordinate less than claimed although its standard deviation of {transcript.size:.3g} is "
+            "large enough."
+        )
+    attack = attack_with(transcript, Check.SIZE, sentence, usual=transcript.size)
+    quiet = lone.sizes[0]
+    if transcript.size < quiet and lone.differ(quiet, transcript.size):
+        sentence = (
+            f"The noise depends on the data: its standard deviation is {quiet:.3g} where the sum is zero, and "
+            f"{transcript.size:.3g} in sums of many updates."
+        )
+        return replace(attack, check=str(Check.SHAPE), sentence=sentence)
+    return attack
 
 
 # Has it a shape that protects?
@@ -494,8 +551,7 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
         return None
     there, beside = noise[inserted], noise[~inserted]
     sizes = np.array([there.std(), beside.std()])
-    ratio = np.maximum(sizes / transcript.size, 1e-6) ** 2
-    gain = float(np.array([there.size, beside.size]) @ (ratio - 1 - np.log(ratio))) / 2 / transcript.spread
+    gain = _gain((sizes / transcript.size) ** 2, np.array([there.size, beside.size])).sum() / transcript.spread
     if sizes.min() >= _WEAK * sizes.max() or gain <= _PLAIN:
         return None
     sentence = (
@@ -504,23 +560,36 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
-def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Look for noise that is bounded, has one sign, or is mostly tiny."""
+def _odd_shape(transcript: Transcript, layers: Layers, *, beyond: bool) -> Attack | None:
+    """Look for noise that is bounded, has one sign, or is mostly tiny; ``beyond`` guesses only beyond its bounds."""
     noise, size, inserted = transcript.pilot_noise, transcript.size, transcript.pilot_inserted
     if inserted.all() or not inserted.any():
         return None
-    furthest = float(np.abs(noise).max()) / size
     near = int(np.sum(np.abs(noise) < 0.1 * size))
-    if noise.size * np.log(special.erf(furthest / np.sqrt(2))) < np.log(_BY_CHANCE):
-        sentence = f"The noise never exceeds {furthest:.2g} standard deviations."
-    elif noise.min() >= 0 or noise.max() <= 0:
+    low, high = noise.min() - _BEYOND * size, noise.max() + _BEYOND * size
+    within = special.ndtr(high / size) - special.ndtr(low / size)
+    bounded = noise.size * np.log(within) < np.log(_BY_CHANCE)
+    if noise.min() >= 0 or noise.max() <= 0:
         sentence = f"The noise is never {'negative' if noise.min() >= 0 else 'positive'}."
+    elif bounded:
+        sentence = f"The noise never exceeds {np.abs(noise).max() / size:.2g} standard deviations."
     # 0.08 of normal noise and 0.13 of Laplace noise are that small.
     elif near > 0.16 * noise.size and float(near_zero_p_value(near, noise.size, 0.1)) < _BY_CHANCE:
         sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
     else:
         return None
-    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
+    if not (beyond and bounded):
+        return None if beyond else attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
+    # What no noise of the pilot explains: outputs that are too large without an update, or too small with one. Which
+    # they are was settled before the test, so these are two thresholds, and there are no others.
+    above = transcript.target_outputs > high
+    below = transcript.target_outputs - transcript.target_values < low
+    coins = transcript.coins
+    guesses = CoinGuesses(
+        canaries=coins.size, accurate=0, right=[int(np.sum(above & coins)), int(np.sum(below & ~coins))],
+        wrong=[int(np.sum(above & ~coins)), int(np.sum(below & coins))], extremes=[], among_extremes=[],
+    )  # fmt: skip
+    return Attack(check=str(Check.SHAPE), sentence=sentence, guesses=guesses)
 
 
 def _density_scores(transcript: Transcript) -> Floats:
@@ -576,17 +645,93 @@ def _repeated_values(transcript: Transcript, layers: Layers) -> Attack | None:
     return attack_with(transcript, Check.VALUES, sentence, scores=scores)
 
 
+class _LoneCalls:
+    """Calls with a sum of zero, and with one client alone.
+
+    Args:
+        mechanism: The mechanism.
+        dim: Number of coordinates.
+        calls: Other calls, which show the gain and the tails of the noise.
+        seed: Seed of the client's coordinates, and of the coins.
+
+    Attributes:
+        sizes: Sizes of the noise where the sum is zero, and beside a single client, as four calls show them.
+    """
+
+    def __init__(self, mechanism: Callable[[Vector], Array], dim: int, calls: Transcript, seed: int) -> None:
+        self._mechanism, self._dim, self._calls, self._rng = mechanism, dim, calls, generator(seed, "aside", 1)
+        coins = self._rng.permutation(np.arange(8) % 2)
+        sizes = np.array([self._size(coin) for coin in coins])
+        self.sizes = [float(np.sqrt(np.mean(sizes[coins == coin] ** 2))) for coin in (0, 1)]
+
+    def _size(self, coin: int) -> float:
+        """Return the size of what a call releases at the coordinates where nobody sends anything."""
+        place, total = int(self._rng.integers(self._dim)), np.zeros(self._dim, dtype=np.float32)
+        total[place] = coin * MOST
+        released = np.delete(self._mechanism(total).astype(np.float64) / self._calls.gain, place)
+        return float(np.sqrt(np.mean(np.square(np.clip(released, -1e60, 1e60)))))
+
+    def differ(self, one: float, other: float) -> bool:
+        """Whether two sizes of noise differ by more than they do by chance, or than matters."""
+        low, high = sorted((one, other))
+        return (
+            high > 0
+            and low < _WEAK * high
+            and bool(_gain((low / high) ** 2, 4 * (self._dim - 1)) > _PLAIN * self._calls.spread)
+        )
+
+    def attack(self, claim: Curve, rate: float) -> Attack | None:
+        """Guess from the size of the noise whether there is a client, in as many calls as refute the claim."""
+        quiet, beside = self.sizes
+        # If all guesses are right, so many refute the claim; a tenth of the rate is for how the tests share it.
+        number = math.ceil(1.2 * math.log(rate / 10) / math.log(highest_accuracy(claim)))
+        if not self.differ(quiet, beside) or number > min(_MOST_LONE, _MOST_DRAWN / self._dim):
+            return None
+        coins = self._rng.random(number) < 0.5
+        between = max(quiet, 1e-9 * beside) * max(beside, 1e-9 * quiet)
+        scores = np.sign([(self._size(coin) ** 2 - between) * (beside - quiet) for coin in coins])
+        sentence = (
+            f"The noise depends on the data: its standard deviation is {quiet:.3g} where the sum is zero, and "
+            f"{beside:.3g} beside a single update."
+        )
+        return Attack(check=str(Check.SHAPE), sentence=sentence, guesses=CoinGuesses.count(scores, coins))
+
+
+def _surrounding_calls(transcript: Transcript) -> Attack | None:
+    """Predict the noise of a call from the three calls before it and the three after it, whose noise is known."""
+    power = np.sqrt(np.mean(transcript.squares[transcript.pilot], axis=0))
+    noise, known = transcript.noise / np.where(power > 0, power, np.inf), transcript.pilot
+    # Correlations of calls that are 0 to 6 calls apart.
+    products = [np.mean([noise[t] @ noise[t + lag] for t in np.flatnonzero(known[: known.size - lag] & known[lag:])])
+                for lag in range(7)]  # fmt: skip
+    correlations = linalg.toeplitz(np.array(products) / max(products[0], 1e-300))
+    others = np.array([0, 1, 2, 4, 5, 6])
+    weights = np.linalg.lstsq(correlations[np.ix_(others, others)], correlations[others, 3], rcond=1e-6)[0]
+    left = max(1 - float(weights @ correlations[others, 3]), 0.0)
+    numbers = known.sum() * np.count_nonzero(power)
+    if left > _WEAK**2 or numbers * (1 - left) / 2 / transcript.spread < _PLAIN * others.size:
+        return None
+    around = np.zeros_like(noise)
+    for call in np.flatnonzero(~known):
+        around[call] = weights @ noise[call + others - 3]
+    column = transcript.targets[1]
+    mean, scale = power[column] * around[transcript.targets], power[column] * math.sqrt(left)
+    sentence = (
+        f"The noise of a call follows from that of the calls before and after it, which leave {math.sqrt(left):.2g} of "
+        "its standard deviation unknown."
+    )
+    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
+
+
 _ATTACKS: Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]] = (
-    (_small_seeds, 0.06),
-    (_same_coordinates, 0.1),
-    (_same_calls, 0.1),
+    (_small_seeds, 0.04),
+    (_same_coordinates, 0.08),
+    (_same_calls, 0.08),
     (_depends_on_input, 0.06),
-    (partial(_low_noise, axis=0), 0.1),
+    (partial(_low_noise, axis=0), 0.08),
     (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
-    (_odd_shape, 0.06),
-    # Too little noise everywhere is the most common bug, and takes the most evidence. So it has the largest share; the
-    # others are plain at the right place.
-    (_small_everywhere, _SIZE_SHARE),
+    (partial(_odd_shape, beyond=True), 0.05),
+    (partial(_odd_shape, beyond=False), 0.03),
 )
-"""All attacks, each with its share of the false-alarm rate, the most telling first."""
+"""The attacks that need no further calls, each with its share of the false-alarm rate, the most telling first."""

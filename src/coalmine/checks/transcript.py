@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import fft
 
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.protocol import Vector
@@ -29,6 +30,8 @@ _PILOT_SHARE = 0.2  # of the calls
 _EARLY_SHARE = 0.06  # test calls that precede the pilot, since a mechanism may start differently
 _KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
 _STRETCH = 32  # neighboring coordinates among them
+_DIRECTIONS = 16  # along which the noise is looked at, beside coordinates
+_ROUNDING = 1e-8  # share of squares that is rounding
 _SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot
 
 
@@ -129,8 +132,9 @@ class Transcript:
 
 
 def call_often(
-    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, starts: Ints | None = None
-) -> Transcript:
+    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, starts: Ints | None = None,
+    surrounded: bool = False,
+) -> Transcript:  # fmt: skip
     """Call the mechanism with canaries of one coordinate each.
 
     Args:
@@ -139,6 +143,8 @@ def call_often(
         calls: Number of calls.
         seed: Seed of canaries and coins.
         starts: Coordinates that must be among the kept ones, such as the first of each tensor.
+        surrounded: Whether the pilot is all but every fourth call, so that the attacker knows the noise around each
+            test call.
     """
     coordinates, in_part = np.arange(dim), dim > _KEPT
     if in_part:
@@ -153,6 +159,8 @@ def call_often(
     early, pilots = math.ceil(_EARLY_SHARE * calls), max(4, math.ceil(_PILOT_SHARE * calls))
     pilot = np.zeros(calls, dtype=bool)
     pilot[early : early + pilots] = True
+    if surrounded:
+        pilot = np.arange(calls) % 4 != 3
     size = coordinates.size + 2 * _SUSPECTS * in_part
     values = np.zeros((calls, size))
     canary, inserted = np.zeros((2, calls, size), dtype=bool)
@@ -192,3 +200,45 @@ def call_often(
         coordinates=coordinates[order], first=first[order], pilot=pilot, values=values, canary=canary,
         inserted=inserted, outputs=outputs, resolution=resolution,
     )  # fmt: skip
+
+
+def weakest_directions(transcript: Transcript, dim: int) -> Floats:
+    """Return orthonormal vectors along which the noise of all calls was the smallest, (dim, k).
+
+    They are combinations of any coordinates if there are more calls than these noise vectors have dimensions. Otherwise
+    they are waves (the cosine transform), from the sum of all coordinates to differences of neighbors; if the vectors
+    are too long to be kept, only the sum.
+    """
+    if transcript.coordinates.size != dim or dim > _KEPT:
+        return np.full((dim, 1), dim**-0.5)
+    count = max(1, min(_DIRECTIONS, dim // 2))
+    # The attacker may know all coins of these calls, since others are guessed.
+    noise = transcript.outputs / transcript.gain - transcript.inputs
+    if len(noise) >= dim:
+        return np.asarray(np.linalg.eigh(noise.T @ noise)[1][:, :count])
+    squares, calls = np.linalg.eigh(noise @ noise.T)
+    spanned = squares > _ROUNDING * squares[-1]
+    if not spanned.all():  # of lower rank, so that all of the noise lies in the span of these calls
+        span = noise.T @ (calls[:, spanned] / np.sqrt(squares[spanned]))
+        anywhere = np.random.default_rng(0).standard_normal((dim, count))
+        return np.asarray(np.linalg.qr(anywhere - span @ (span.T @ anywhere))[0])
+    weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[:count]
+    return np.asarray(fft.idct(np.eye(dim)[weakest], norm="ortho").T)
+
+
+def turned(mechanism: Callable[[Vector], Array], directions: Floats) -> Callable[[Vector], Array]:
+    """Return the mechanism in coordinates of which the first are along these orthonormal vectors, (dim, k)."""
+    count = directions.shape[1]
+    first = np.eye(len(directions), count)
+    # With A = I − EᵀW, the matrix I − (E − W)A⁻¹(E − W)ᵀ is orthogonal and turns the vectors W into E, since
+    # (E − W)ᵀ(E − W) = A + Aᵀ. Opposite signs keep A from being singular where a vector is a coordinate already.
+    along = directions * np.where(np.diag(directions) > 0, -1.0, 1.0)
+    change = first - along
+    inverse = np.linalg.inv(np.eye(count) - first.T @ along)
+
+    def applied(total: Vector) -> Floats:
+        turned_back = total - change @ (inverse.T @ (change.T @ total))
+        released = mechanism(turned_back.astype(np.float32)).astype(np.float64)
+        return np.asarray(released - change @ (inverse @ (change.T @ released)))
+
+    return applied

@@ -152,8 +152,8 @@ def _remedy(result: Result, test: ClaimTest, half: str) -> str:
 def _fault(result: Result, test: ClaimTest) -> str:
     """Say where the fault may be that the scores show, less what the checks ruled out, with a space before it."""
     noise, made = noise_sentence(test), set(result.checks)
-    if any(bug.check != Check.CANARIES for bug in result.bugs):
-        return noise  # a check has named it
+    if any(finding.about in ("noise", "clipping") and finding.check != Check.CANARIES for finding in result.findings):
+        return noise  # it has a name
     if not made >= _OF_NOISE:
         return f"{noise} Look for missing noise, skipped clipping or an accountant that assumes other sampling."
     arrive, place = "count for more than one clip norm", "weights and what happens to the sum before the noise"

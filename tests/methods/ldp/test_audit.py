@@ -32,7 +32,7 @@ def test_doubled_epsilon_is_caught(epsilon):
     ).run()
     assert result.refuted
     assert epsilon < result.bound.lower <= 2 * epsilon
-    assert result.summary.startswith("Refuted")
+    assert "Refuted" in result.summary
 
 
 def test_a_gaussian_mechanism_that_does_not_clip_is_caught():

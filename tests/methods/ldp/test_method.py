@@ -173,7 +173,7 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
     settings = ("epsilon=1", "delta=1e-5", "trials=400", "view=white-box", "crafter=dummy-gradient")
     (result,) = method_results(*settings, f"mechanism={tmp_path}/mine.py:noisy").results
     assert result.refuted
-    assert result.summary.startswith("Refuted")
+    assert "Refuted" in result.summary
     assert "ε = 1 at δ = 1e-05" in result.summary
     with pytest.raises(InputError, match=r"short .*9610"):
         method_results(*settings, f"mechanism={tmp_path}/mine.py:short")

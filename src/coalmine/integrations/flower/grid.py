@@ -32,7 +32,6 @@ _STEP = 1e-6
 _LARGEST_STEP = 0.01
 
 _EXAMPLES = "num-examples"
-_CLIP_NORM = "clipping_norm"  # the key that Flower's client-side clipping uses in messages
 
 
 class CanaryGrid(Grid):
@@ -51,8 +50,8 @@ class CanaryGrid(Grid):
     Args:
         grid: The grid that the ServerApp received.
         audits: One audit or several, with the same number of rounds.
-        clip_norm: Clip norm of client updates, or a function that returns the current one if it adapts. By default it
-            is read from the messages, where Flower's client-side clipping puts it.
+        clip_norm: Clip norm of client updates, or a function that returns the current one if it adapts. By default
+            that of Flower's DP wrapper, wherever it is in the strategy.
         length: Norm of canaries before clipping, in clip norms. More than 1 tests whether updates are clipped.
         mods: Mods of the ClientApp, which the canaries' replies go through as well.
         metrics: Metrics of canaries that replace the mean of the real ones, such as ``{"num-examples": 100}``.
@@ -118,8 +117,8 @@ class CanaryGrid(Grid):
                     raise InputError(f"num_rounds is {rounds}, but this grid has {left} rounds left, of {self.rounds}")
                 # Frozen rounds are the audit's own.
                 self._output = WrapperOutput(strategy.strategy if isinstance(strategy, FrozenRounds) else strategy)
-                noise = claimed_noise(self._output.wrapper) or None
-                self.audited.begin(arrays, noise_multiplier=noise, stratify=not self._hosts)
+                noise = claimed_noise(self._output.wrapper)
+                self.audited.begin(arrays, noise_multiplier=noise or None, stratify=not self._hosts)
             else:
                 recorded = self.audited.record(arrays, self._output.taken())
                 if recorded.trial is not None:
@@ -167,21 +166,19 @@ class CanaryGrid(Grid):
         # Canaries are never asked to evaluate.
         if not asked or not asked[0].metadata.message_type.startswith("train"):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
-        if self.audited.position == 0:
+        available = len(list(self.inner.get_node_ids()))
+        self.audited.sampled([message.metadata.dst_node_id for message in asked], available, _arrays(asked[0]))
+        clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
+        if clip_norm is None:
+            clip_norm = float(getattr(self._output.wrapper, "clipping_norm", math.inf))
+        planned = self.audited.plan[self.audited.position]
+        if planned.round == 0 and planned.trial is None:
             # Held-out canaries count in the average as well. The advice is not a larger server learning rate, since
             # Flower's DP wrappers scale their noise to the plain average.
             advice = (
                 f'use at most {len(to_clients)} canaries and design="fixed", with which held-out canaries need no nodes'
             )
             warn_if_crowded(len(to_canaries), len(to_clients), advice=advice)
-        self.audited.sent(_arrays(asked[0]))
-        available = len(list(self.inner.get_node_ids()))
-        self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
-        clip_norm = self._clip_norm() if callable(self._clip_norm) else self._clip_norm
-        if clip_norm is None:
-            configs = asked[0].content.config_records.values()
-            clip_norm = max((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), default=math.inf)
-        if self.audited.position == 0:
             counted = getattr(self._output.wrapper, "num_sampled_clients", len(asked))
             if counted != len(asked):
                 sentence = f"num_sampled_clients is {counted}, {len(asked)} nodes reply: set {len(asked)}"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 import math
 import sys
@@ -24,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
+from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
@@ -32,6 +32,7 @@ from coalmine.vectors import flat
 
 _EXAMPLES = "num-examples"
 _ADD_NOISE = "_add_noise_to_aggregated_arrays"  # the method in which Flower's DP wrappers add their noise
+_AFTER = " after the DP wrapper"  # in the names of arrays that follow it
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
@@ -108,7 +109,7 @@ def replay_strategy(
         clients = template(model).random(check_count("clients", clients), norm=2 * clip_norm, seed=options.seed)
     nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
-    options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm())
+    options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm)
     return replay(release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options)
 
 
@@ -149,66 +150,70 @@ class StrategyRelease:
     """Rounds of a strategy as a function from clients to the model that is released.
 
     Args:
-        strategy: The strategy.
+        strategy: The strategy, which is copied.
         model: The model before the first round.
         nodes: Number of nodes; those without a client never reply.
         mods: Mods that replies go through.
         weighted_by: Key of the number of examples.
         metrics: Other metrics of all replies.
-        asked: The message that all clients reply to in the middle of a round, Flower's round ``number``. The strategy
-            configures no rounds then: all of them have the same model, so that only the strategy remembers clients.
-        number: Number of the round before the first.
+        asked: The message that all clients reply to in the middle of the first round. The strategy configures no
+            rounds then: all of them have the same model, so that only the strategy remembers clients.
+
+    Attributes:
+        sends_clip_norm: Whether clients receive a clip norm that adapts, so that it is part of the release.
     """
 
     def __init__(
         self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
         weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
-        number: int = 0,
     ) -> None:  # fmt: skip
-        self._strategy, self._model, self._number, self._asked = copied_strategy(strategy), model, number, asked
-        self._output = WrapperOutput(self._strategy)
-        self._wrapper = self._output.wrapper
+        self._model, self._asked, self._number = model, asked, 0
+        self._output = WrapperOutput(copied_strategy(strategy))
+        wrapper = self._output.wrapper
+        self.sends_clip_norm = bool(clipping_mods(wrapper)) and hasattr(wrapper, "clipped_count_stddev")
         # Strategies around the wrapper get the same from it in every run, so that no client may show in what they do.
-        moved = {key: (array.numpy() + 0.01).astype(array.dtype) for key, array in model.items()}
-        self._output.replaced_by = ArrayRecord({key: Array(np.asarray(part)) for key, part in moved.items()})
+        moved = {key: np.asarray(array.numpy() + 0.01, dtype=array.dtype) for key, array in model.items()}
+        self._output.replaced_by = ArrayRecord({key: Array(part) for key, part in moved.items()})
         self._mods, self._weighted_by = list(mods), weighted_by
         self._grid = LocalGrid(ClientApp(), nodes=nodes)  # strategies only ask it for the nodes
         self._metrics = dict(metrics or {})
 
-    def sends_clip_norm(self) -> bool:
-        """Whether clients receive a clip norm that adapts, so that it is part of the release."""
-        if getattr(self._wrapper, "clipped_count_stddev", None) is None:
-            return False
-        with _quiet():
-            asked = copied_strategy(self._strategy).configure_train(1, self._model, ConfigRecord(), self._grid)
-        return _sent(list(asked), self._wrapper.clipping_norm)
-
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
+        strategy, wrapper = self._output.strategy, self._output.wrapper
+        assert strategy is not None
         with _quiet():
             asked = [self._asked] * len(clients)
             if self._asked is None:
-                asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
+                asked = list(strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             sent = [each if isinstance(each, Client) else Client(each) for each in [*clients[-1:], *clients[:-1]]]
             # Longer updates arrive earlier, so that its reply is tried as the first and as the last one.
             pairs = sorted(zip(asked, sent, strict=False), key=lambda pair: -np.linalg.norm(flat(pair[1].update)))
             replies = [self._reply(message, client) for message, client in pairs]
-            before = getattr(self._wrapper, "clipping_norm", None)
-            arrays, _ = self._strategy.aggregate_train(self._number, replies)
+            before = getattr(wrapper, "clipping_norm", None)
+            arrays, _ = strategy.aggregate_train(self._number, replies)
         private = self._output.taken()
         if not arrays:
             return None
         released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted((private or arrays).items())}
         if private and arrays is not self._output.replaced_by:
-            released |= {f"{key} after the DP wrapper": array.numpy() for key, array in sorted(arrays.items())}
+            released |= {f"{key}{_AFTER}": array.numpy() for key, array in sorted(arrays.items())}
         self._model = arrays
-        after = getattr(self._wrapper, "clipping_norm", None)
-        if after != before and self._asked is None and _sent(asked, before):
+        if self.sends_clip_norm and self._asked is None and wrapper.clipping_norm != before:
             # Adaptive clipping: its noise is Gaussian in the logarithm.
-            released["log clipping_norm"] = math.log(float(after)) if after else -math.inf
+            released["log clipping_norm"] = math.log(wrapper.clipping_norm) if wrapper.clipping_norm else -math.inf
         return released
+
+    def bypasses_wrapper(self, clients: list[Client]) -> bool:
+        """Whether what follows the DP wrapper shows who takes part, although it gets the same from the wrapper."""
+        runner = Runner(self, seed=0)
+        with runner.isolated.leaves_no_trace():
+            one, other = (runner.run([group]) for group in (clients, clients[:1] * len(clients)))
+        # What follows is the second half of a release, if there is anything.
+        start = one.vector.size // (2 if any(_AFTER in name for name in one.sizes) else 1)
+        return not np.array_equal(one.vector[start:], other.vector[start:])
 
     def _reply(self, message: Any, client: Client) -> Message:
         """Return what a client sends, after its mods."""
@@ -240,7 +245,7 @@ class StrategyChecks:
         self._audited, self._mods, self._metrics = audited, mods, metrics
         self._keys: list[str] = []
         self._replayed: Replay | None = None
-        self._reported: list[Sequence[str]] = [_ALWAYS]
+        self._reported: list[Sequence[str]] = []
 
     def replay(self, strategy: Strategy | None, asked: Message, model: ArrayRecord, clip_norm: float) -> None:
         """Find out, in the first round, how far one client can move the model.
@@ -256,24 +261,20 @@ class StrategyChecks:
             return
         # With client-side clipping in mods that are not known here, clients are assumed to clip as Flower's do.
         name, inner = type(wrapper).__name__, type(getattr(wrapper, "strategy", wrapper)).__name__
-        known = [_CLIPPING_MODS[kind.__name__] for kind in type(wrapper).__mro__ if kind.__name__ in _CLIPPING_MODS]
-        mods = self._mods or (known[0] if known else ())
-        trusted = bool(known) and not self._mods
+        mods = self._mods or clipping_mods(wrapper)
+        trusted = bool(mods) and not self._mods
         options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
         clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
         try:
             silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
-            release = StrategyRelease(
-                silent, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked,
-                number=self._audited.position,
-            )  # fmt: skip
+            release = StrategyRelease(silent, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked)
             result = replay(release, clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
         except InputError as error:  # the strategy needs metrics, say, that only the clients know
-            for audit in self._audited.audits:
-                audit.note(f"the strategy was not checked for its sensitivity: {error}")
+            self._audited.note(f"the strategy was not checked for its sensitivity: {error}")
             return
-        self._replayed = replace(result, about=f"{name} around {inner}")
-        self._report()
+        past = ", whose noise the model bypasses" if release.bypasses_wrapper(clients) else ""
+        self._replayed = replace(result, about=f"{name} around {inner}{past}")
+        self._report(self._replayed, [_ALWAYS])
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
@@ -286,12 +287,11 @@ class StrategyChecks:
         }
         new = [[check] for check, occurs in seen.items() if occurs and [check] not in self._reported]
         if new and self._replayed is not None:
-            self._reported += new
-            self._report()
+            self._report(self._replayed, new)
 
-    def _report(self) -> None:
-        assert self._replayed is not None
-        replay = replace(self._replayed, reported=[list(map(str, group)) for group in self._reported])
+    def _report(self, replayed: Replay, new: Sequence[Sequence[str]]) -> None:
+        self._reported += new
+        replay = replace(replayed, reported=[list(map(str, group)) for group in self._reported])
         for audit in self._audited.audits:
             audit.add_replay(Check.SENSITIVITY, replay)
 
@@ -309,9 +309,16 @@ def running_start() -> Mapping[str, Any]:
 
 def dp_wrapper(strategy: Strategy | None) -> Any:
     """Return the layer of a strategy that is one of Flower's DP wrappers, or else like one; None if there is none."""
+    every = layers(strategy)
     # All of Flower's wrappers add noise in this method, and scale it by this number of clients.
-    marks = itertools.product((_ADD_NOISE, "num_sampled_clients"), layers(strategy))
-    return next((layer for mark, layer in marks if hasattr(layer, mark)), None)
+    marked = [layer for mark in (_ADD_NOISE, "num_sampled_clients") for layer in every if hasattr(layer, mark)]
+    return marked[0] if marked else None
+
+
+def clipping_mods(wrapper: Any) -> Sequence[Any]:
+    """Return the mods that clients clip with, at the clip norm that the DP wrapper sends them; none if they do not."""
+    names = [kind.__name__ for kind in type(wrapper).__mro__]
+    return next((mods for name, mods in _CLIPPING_MODS.items() if name in names), ())
 
 
 def claimed_noise(wrapper: Any) -> float | None:
@@ -352,11 +359,6 @@ def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
         for name in changes.keys() & vars(layer).keys():
             setattr(layer, name, changes[name])
     return twin
-
-
-def _sent(asked: Sequence[Any], value: Any) -> bool:
-    """Whether clients receive a number with the model."""
-    return any(value in record.values() for record in asked[0].content.config_records.values())
 
 
 @contextmanager

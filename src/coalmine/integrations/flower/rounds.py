@@ -84,13 +84,20 @@ class AuditedRounds:
             due += itertools.product([i], audit.seats(current.round, trial))
         return due
 
-    def sampled(self, nodes: Sequence[int], clients: int) -> None:
-        """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
+    def sampled(self, nodes: Sequence[int], clients: int, model: ArrayRecord) -> None:
+        """Record the nodes that the strategy sampled, and the model that they receive.
+
+        Args:
+            nodes: Ids of the nodes, negative ones of canaries.
+            clients: How many other nodes there are.
+            model: The model, which updates are relative to.
+        """
         if self.position >= len(self.plan):
             raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
         node, times = Counter(nodes).most_common(1)[0]
         if times > 1:
             raise InputError(f"node {node} was sampled {times} times in a round and counts as often: list each once")
+        self._before = self.layout.vector(model)
         current, available = self.plan[self.position], clients + len(self.due())
         # Flower draws unsigned ids of 64 bits; audits keep signed ones.
         signed = np.array([node % 2**64 for node in nodes], dtype=np.uint64).astype(np.int64)
@@ -126,8 +133,9 @@ class AuditedRounds:
         asked = replies + missing + failed
         if replies:
             self._divisor = float(replies)
-        for nodes, what in ((missing, "sent no reply"), (failed, f"failed ({reason:.80})")):
-            if nodes:
+        twice = "replied twice, which counts twice"
+        for nodes, what in ((missing, "sent no reply"), (-missing, twice), (failed, f"failed ({reason:.80})")):
+            if nodes > 0:
                 self.note(f"{nodes} of {asked} nodes {what}")
 
     def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
@@ -146,10 +154,6 @@ class AuditedRounds:
                 even_noise=noise_multiplier is not None,
             )
         self._before = layout.vector(arrays)
-
-    def sent(self, arrays: ArrayRecord) -> None:
-        """Record the model that clients train in the next round, which their updates are relative to."""
-        self._before = self.layout.vector(arrays)
 
     def record(self, arrays: ArrayRecord, private: ArrayRecord | None = None) -> PlannedRound:
         """Show the audits what a round released, as `release` does, and return the round."""
@@ -178,6 +182,8 @@ class AuditedRounds:
             self.lost_numbers += lost
             self.note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
             change, model, rounding = finite_part(change)[0], finite_part(model)[0], math.inf
+        if change.any() and not self._planted and self.position == 0:
+            raise InputError("the training does not use this grid: pass the CanaryGrid to start() as grid=")
         # A strategy that aborts a round returns the old model.
         aborted = not self._planted or not change.any()
         if aborted:

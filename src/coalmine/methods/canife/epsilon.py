@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+from scipy import special
 
 from coalmine import claims
 from coalmine.arrays import Bools, Floats
 from coalmine.claims.sampling import SENSITIVITY, AtMost, Sampling
 from coalmine.errors import InputError, NotApplicableError
-from coalmine.stats import Estimate, Scores, SequentialBound, estimate
+from coalmine.stats import Estimate, Scores, SequentialBound, epsilon_gdp, estimate
+from coalmine.stats.gaussian import moments
 from coalmine.stats.scores import INDEPENDENT
 
 # The order of reading. Scores of one canary on a frozen model are independent; otherwise only the one-run bound is
@@ -35,10 +37,8 @@ _COMPOSED = {
     "ceiling": ("exact", "paper"),
 }
 
-End = Literal["epsilon", "lower", "upper"]
-
-# What is composed of each estimator: its ε, and for the one whose intervals cover as often as they say also their ends.
-_ENDS: Mapping[str, Sequence[End]] = {"gaussian-shift": ("epsilon", "lower", "upper")}
+Series = list[tuple[float, int]]
+"""Pairs (ε of a round, number of rounds it stands for), along the training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +106,9 @@ class RoundEstimate:
     ceiling: float | None = None
     rate_ceiling: float | None = None
 
-    def epsilon(self, method: str, end: End = "epsilon") -> float | None:
-        """Return the ε of an estimator, or an end of its interval; None if it did not apply."""
-        return next((getattr(e, end) for e in self.estimates if e.method == method), None)
+    def epsilon(self, method: str) -> float | None:
+        """Return the ε of an estimator, or None if it did not apply."""
+        return next((e.epsilon for e in self.estimates if e.method == method), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the scores themselves, ready for JSON."""
@@ -209,10 +209,9 @@ class Composed:
         inversion: ``"exact"`` uses the trade-off curve of the Gaussian mechanism and the tightest accountant,
             ``"paper"`` RDP for both, which mostly gives less.
         epsilon: The composed ε.
-        lower: The lower ends of the intervals of all ε̂ᵣ composed, if these have intervals that cover as often as they
-            say (``gaussian-shift``, exact inversion). With ``upper``, an interval of an estimate, not a bound; wide,
-            since all rounds err in the same direction at its ends.
-        upper: The upper ends composed.
+        lower: With ``upper``, the interval of the estimate for the estimator whose intervals cover as often as they say
+            (``gaussian-shift``, exact inversion; `shift_series`). Not a bound.
+        upper: Its upper end.
     """
 
     method: str
@@ -226,7 +225,7 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
     """Compose single rounds to ε of the whole training; return it by every way, and warnings.
 
     Each ε̂ᵣ stands for the rounds of its period. The infinite ε of perfectly separated scores counts as its ceiling. A
-    period without estimates takes those of the period before (at the beginning, of the one after).
+    period without scores takes the estimates of the period before (at the beginning, of the one after).
 
     Args:
         periods: Estimates along the training, in order.
@@ -235,43 +234,84 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
     """
     composed: list[Composed] = []
     warnings: list[str] = []
+    scored, waiting = [], 0
+    for period in periods:
+        if period.scores is not None:
+            scored.append(replace(period, rounds=period.rounds + waiting))
+            waiting = 0
+        elif scored:
+            scored[-1] = replace(scored[-1], rounds=scored[-1].rounds + period.rounds)
+        else:
+            waiting += period.rounds
     for method, inversions in _COMPOSED.items():
+        series = _epsilon_series(scored, method)
+        if not series:
+            continue
         for inversion in inversions:
-            epsilons: dict[str, float] = {}
+            all_series = shift_series(scored, delta) if method == "gaussian-shift" else {"epsilon": series}
             try:
-                for end in _ENDS.get(method, ("epsilon",)):
-                    series = _epsilon_series(periods, method, end)
-                    if series is not None:
-                        epsilons[end] = _composed_epsilon(series, sampling, delta, inversion)
+                ends = {end: _composed_epsilon(one, sampling, delta, inversion) for end, one in all_series.items()}
             except InputError as reason:
                 warnings.append(f"{method} is not composed ({inversion}): {reason}")
                 continue
-            if epsilons:
-                composed.append(Composed(method=method, inversion=inversion, **epsilons))
+            composed.append(Composed(method=method, inversion=inversion, **ends))
     return composed, warnings
 
 
-def _epsilon_series(periods: Sequence[RoundEstimate], method: str, end: End) -> list[tuple[float, int]] | None:
-    """Return (ε̂ᵣ, rounds) along the training, or an end of each interval; None if a period with scores has none."""
-    values: list[float | None] = []
+def _epsilon_series(periods: Sequence[RoundEstimate], method: str) -> Series | None:
+    """Return (ε̂ᵣ, rounds) along the training; None if a period has none."""
+    series = []
     for period in periods:
-        value = period.rate_ceiling if method == "ceiling" else period.epsilon(method, end)
+        value = period.rate_ceiling if method == "ceiling" else period.epsilon(method)
         if value == math.inf and method == "best-threshold":
             value = period.rate_ceiling
-        if value is None and period.scores is not None:
+        if value is None:
             return None
-        values.append(value)
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    series, last = [], known[0]
-    for value, period in zip(values, periods, strict=True):
-        last = last if value is None else value
-        series.append((last, period.rounds))
+        series.append((value, period.rounds))
     return series
 
 
-def _composed_epsilon(series: list[tuple[float, int]], sampling: Sampling, delta: float, name: str) -> float:
+def shift_series(periods: Sequence[RoundEstimate], delta: float) -> dict[str, Series]:
+    """Return the ε̂ᵣ of ``gaussian-shift`` corrected for composition, and those at both ends of an interval.
+
+    Rounds compose by the sum Λ of their μ², and squares of estimates are too large by their variances. An estimate of
+    one round is right on average, so the variance of the others is subtracted. All rounds are then changed by one
+    factor. With Q = Σ μ̂² and Λ in units of the variance, √(Q − (k−1)/2) of k rounds has a standard deviation of about
+    1 around √(Λ + (k−1)/2), however large Λ is: the interval.
+
+    Args:
+        periods: At least one, all with scores and that estimate.
+        delta: The δ of the estimates.
+
+    Returns:
+        Pairs (ε, rounds) under the names ``epsilon``, ``lower`` and ``upper``.
+    """
+    estimated = [next(e for e in period.estimates if e.method == "gaussian-shift") for period in periods]
+    rounds = np.array([period.rounds for period in periods])
+    if len(periods) == 1:  # its own interval, which is exact
+        return {end: [(getattr(estimated[0], end), int(rounds[0]))] for end in ("epsilon", "lower", "upper")}
+    sides = [period.scores for period in periods if period.scores is not None]
+    (mean0, std0), (mean1, std1) = np.moveaxis(np.array([moments(scores) for scores in sides]), 0, 2)
+    m, n = np.array([(scores.members.size, scores.observed.size) for scores in sides]).T
+    shrunk = np.maximum(0, n - 3) / (n - 1)  # the mean of σ²/s² for n normal scores is the inverse
+    square = rounds * shrunk * ((mean1 - mean0) / std0) ** 2
+    variance = rounds * (shrunk * (std1 / std0) ** 2 / m + 1 / n)
+    # A large μ̂² varies by more, since the standard deviation is estimated too.
+    stretch = math.sqrt(1 + square @ (square / (2 * (n - 1))) / max(square @ variance, 1e-300))
+    # Rounds with different variances count as fewer with equal ones (Satterthwaite).
+    unit = variance @ variance / variance.sum()
+    half = (variance.sum() / unit - 1) / 2
+    length = math.sqrt(max(0.0, square.sum() / unit - half))
+    z = stretch * special.ndtri((1 + (estimated[0].confidence or 0.0)) / 2)
+    series = {}
+    for end, moved in (("epsilon", length), ("lower", length - z), ("upper", length + z)):
+        total = unit * max(0.0, max(0.0, moved) ** 2 - half)
+        epsilons = epsilon_gdp(np.sqrt(square / rounds * total / max(square.sum(), 1e-300)), delta)
+        series[end] = list(zip(epsilons.tolist(), rounds.tolist(), strict=True))
+    return series
+
+
+def _composed_epsilon(series: Series, sampling: Sampling, delta: float, name: str) -> float:
     """Return ε of all rounds of a series of (ε̂ᵣ, rounds), by one of the inversions."""
     inversion, accountant = _INVERSIONS[name]
     if isinstance(sampling, AtMost):

@@ -15,6 +15,7 @@ from torch import nn
 from coalmine.errors import InputError, check_confidence, check_count, did_you_mean
 from coalmine.methods.ldp.crafters import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
 from coalmine.methods.ldp.distinguishers import BlackBox, Crafted, Trials, play, white_box
+from coalmine.methods.ldp.games import likely_fault
 from coalmine.methods.ldp.lower_bounds import (
     empirical_epsilons,
     evidence,
@@ -29,6 +30,7 @@ from coalmine.results.result import Result, Results
 from coalmine.results.verdict import REPORT, Verdict
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
 
 # Crafter and mechanism, by their index in the audit, and view.
@@ -183,6 +185,12 @@ class Ldp:
             needed = trials_needed(trials, claim, joint)
             if needed is not None:
                 warnings.append(f"about {needed:,} trials would detect half of the claimed noise")
+        findings = []
+        if found["claim_test"].refuted:
+            rng = np.random.default_rng(self.seed)
+            direction = rng.standard_normal(parameter_vector(self.model(0)).numel())
+            gradient = (mechanism.norm / np.linalg.norm(direction) * direction).astype(np.float32)
+            findings.append(likely_fault(lambda g: mechanism.randomize(g, rng)[0], gradient, claim.curve()))
         empirical, guesses = empirical_epsilons(trials, delta), total_guesses(trials)
         metrics = {
             "empirical": float(empirical.mean()),
@@ -211,6 +219,7 @@ class Ldp:
             seed=self.seed,
             claim=claim,
             warnings=warnings,
+            findings=findings,
             scores=split_scores(trials),
             recipe={"delta": delta, "confidence": self.confidence, "joint": joint, "measurements": sizes},
             arrays=arrays,

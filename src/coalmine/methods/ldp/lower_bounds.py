@@ -229,6 +229,11 @@ def _tested_guesses(trials: Sequence[Trials], claim: Claim) -> TrialGuesses:
     if claim.delta == 0 and isinstance(claim.curve(), ApproximateDP):
         guesses = total_guesses(trials)
         return TrialGuesses(guesses.guesses, guesses.correct)
+    return every_guess(trials)
+
+
+def every_guess(trials: Sequence[Trials]) -> TrialGuesses:
+    """Return the guesses at the threshold, of every trial."""
     counts = total_counts(trials)
     return TrialGuesses(counts.members + counts.nonmembers, counts.tp + counts.tn)
 

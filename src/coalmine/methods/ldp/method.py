@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from coalmine.methods.ldp.settings import VIEWS, LDPSettings, adversary_name
 from coalmine.methods.method import Method
 from coalmine.results.result import MethodResults, Result
+from coalmine.results.summary import causes
 from coalmine.results.tables import Group, Table, fixed, share_of_claim
 from coalmine.results.verdict import REPORT, Verdict
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 # What to say about the worst verdict of all results.
 _SENTENCES = {
-    Verdict.REFUTED: "Refuted: {count} of {tests} tests refute the claimed ε, so the mechanism has a bug. Look for "
-    "missing noise or skipped clipping.",
+    Verdict.REFUTED: "Refuted: {count} of {tests} tests refute the claimed ε, so the mechanism has a bug.{fault}",
     Verdict.SUSPICIOUS: "Suspicious: no test refutes its claim, but {count} of {tests} lower bounds exceed it.",
     Verdict.TOO_WEAK: "Too weak: {count} of {tests} tests would not have noticed half of the claimed noise.",
     Verdict.NOT_REFUTED: "Not refuted: none of {tests} tests refutes its claim. This is not a proof of privacy.",
@@ -155,4 +155,6 @@ def summary(results: Sequence[Result]) -> str:
             f"({100 * share_of_claim(closest):.0f}%; {adversary_name(closest.variant)}, {closest.view}; {confidence})."
         )
     count = sum(result.verdict is verdict for result in results)
-    return f"{_SENTENCES[verdict].format(count=count, tests=len(results))} {leak}"
+    faults = [f" {cause}" for result in results for cause in causes(result.findings)]
+    fault = "".join(faults[:1])
+    return f"{_SENTENCES[verdict].format(count=count, tests=len(results), fault=fault)} {leak}"

@@ -169,7 +169,7 @@ def check_mechanism(
         sigma = _gaussian_noise(claim) if norm == "l2" else None  # what is said of it is about Gaussian noise
         attacked = check_noise(
             applied, dim=dim, claim=claim.curve(), calls=number, rate=false_alarm_rate, noise_multiplier=sigma,
-            layers=None if tensors is None else tensors.check(dim), seed=seed,
+            layers=None if tensors is None else tensors.check(dim), norm=norm, seed=seed,
         )  # fmt: skip
         statistics["noise"], of_noise = attacked.to_dict(), attacked.findings(claim.curve())
         # A sum that changes between equal calls would look like wrong noise.
