@@ -52,6 +52,6 @@ def delta_is_large(claim: Claim, users: int) -> str:
     if users == 0 or claim.delta <= 1 / users:
         return ""
     return (
-        f"The claimed δ = {claim.delta:g} is larger than 1/{users:,}: publishing everything about one of {users:,} at random "
+        f"The claimed δ = {claim.delta:g} is larger than 1/{users:,}: publishing all about one of {users:,} at random "
         "would keep it. State ε at a smaller δ"
     )
