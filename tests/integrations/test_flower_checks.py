@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -223,12 +224,37 @@ class ThrowsAway(DifferentialPrivacyServerSideFixedClipping):
     "settings", [{"wrapper": ThrowsAway}, {"outside": lambda private: Blend(private, momentum)}], ids=["all", "a tenth"]
 )
 def test_a_model_that_bypasses_the_dp_wrapper_refutes(settings):
-    assert "whose noise the model bypasses" in audited(**settings).bugs[0].sentence
+    sentence = audited(**settings).bugs[0].sentence
+    assert "'weight after the DP wrapper'" in sentence
+    assert "without noise" in sentence
 
 
 def test_a_server_optimizer_inside_the_dp_wrapper_is_named_whatever_follows_it():
     result = audited(inner=FedAdam, outside=lambda private: Outside(private, momentum))
     assert "FedAdam" in result.bugs[0].sentence
+
+
+def test_what_follows_the_dp_wrapper_runs_seldom_and_need_not_be_copied():
+    calls = []
+
+    class Saves(Outside):
+        def aggregate_train(self, server_round, replies):
+            calls.append(server_round)
+            return super().aggregate_train(server_round, replies)
+
+    audited(outside=lambda private: Saves(private, momentum))
+    assert len(calls) == ROUNDS + 2
+
+    class Locks(Outside):
+        lock = property(lambda self: self.memory.setdefault("lock", threading.Lock()))
+
+        def configure_train(self, *args):
+            assert self.lock
+            return super().configure_train(*args)
+
+    result = audited(inner=FedAdam, outside=lambda private: Locks(private, momentum))
+    assert "FedAdam" in result.bugs[0].sentence
+    assert any("Locks cannot be copied" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("which", [0, -1])

@@ -92,6 +92,7 @@ class CanaryGrid(Grid):
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
         self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
+        self._strategy: Strategy | None = None
         self._output = WrapperOutput(None)
 
     @property
@@ -116,7 +117,8 @@ class CanaryGrid(Grid):
                 if rounds not in (None, left):
                     raise InputError(f"num_rounds is {rounds}, but this grid has {left} rounds left, of {self.rounds}")
                 # Frozen rounds are the audit's own.
-                self._output = WrapperOutput(strategy.strategy if isinstance(strategy, FrozenRounds) else strategy)
+                self._strategy = strategy.strategy if isinstance(strategy, FrozenRounds) else strategy
+                self._output = WrapperOutput(self._strategy)
                 noise = claimed_noise(self._output.wrapper)
                 self.audited.begin(arrays, noise_multiplier=noise or None, stratify=not self._hosts)
             else:
@@ -184,7 +186,7 @@ class CanaryGrid(Grid):
                 sentence = f"num_sampled_clients is {counted}, {len(asked)} nodes reply: set {len(asked)}"
                 self.audited.note(sentence)
                 warnings.warn(sentence, CanaryWarning, stacklevel=2)
-            self._checks.replay(self._output.strategy, asked[0], _arrays(asked[0]), clip_norm)
+            self._checks.replay(self._strategy, asked[0], _arrays(asked[0]), clip_norm)
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout))
         contents = [reply.content for reply in replies if reply.has_content()]
         self._checks.look_at(contents)

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from coalmine.checks import Client, Replay, ReplayOptions, replay
 from coalmine.checks.clients import Template
+from coalmine.checks.findings import Moved
 from coalmine.checks.release import Runner
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
@@ -36,7 +37,7 @@ _AFTER = " after the DP wrapper"  # in the names of arrays that follow it
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
-_ALWAYS = (Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
+_ALWAYS = (Check.PLACES, Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
 
 # Mods that clients of these wrappers clip with.
 _CLIPPING_MODS = {
@@ -122,13 +123,12 @@ class WrapperOutput:
         strategy: The strategy, if any. If it has one of Flower's DP wrappers, this becomes part of it.
 
     Attributes:
-        strategy: The strategy.
-        wrapper: Its DP wrapper, or None.
+        wrapper: The DP wrapper, or None.
         replaced_by: What the wrapper returns in place of what it releases, if anything.
     """
 
     def __init__(self, strategy: Strategy | None) -> None:
-        self.strategy, self.wrapper = strategy, dp_wrapper(strategy)
+        self.wrapper = dp_wrapper(strategy)  # which is copied with this: strategies around it need not be
         self.replaced_by: ArrayRecord | None = None
         self._released: ArrayRecord | None = None
         if hasattr(self.wrapper, _ADD_NOISE):
@@ -167,8 +167,8 @@ class StrategyRelease:
         self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
         weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
     ) -> None:  # fmt: skip
-        self._model, self._asked, self._number = model, asked, 0
-        self._output = WrapperOutput(copied_strategy(strategy))
+        self._strategy, self._model, self._asked, self._number = copied_strategy(strategy), model, asked, 0
+        self._output = WrapperOutput(self._strategy)
         wrapper = self._output.wrapper
         self.sends_clip_norm = bool(clipping_mods(wrapper)) and hasattr(wrapper, "clipped_count_stddev")
         # Strategies around the wrapper get the same from it in every run, so that no client may show in what they do.
@@ -181,8 +181,7 @@ class StrategyRelease:
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
-        strategy, wrapper = self._output.strategy, self._output.wrapper
-        assert strategy is not None
+        strategy, wrapper = self._strategy, self._output.wrapper
         with _quiet():
             asked = [self._asked] * len(clients)
             if self._asked is None:
@@ -206,14 +205,19 @@ class StrategyRelease:
             released["log clipping_norm"] = math.log(wrapper.clipping_norm) if wrapper.clipping_norm else -math.inf
         return released
 
-    def bypasses_wrapper(self, clients: list[Client]) -> bool:
-        """Whether what follows the DP wrapper shows who takes part, although it gets the same from the wrapper."""
+    def moved_after_wrapper(self, clients: list[Client]) -> list[Moved]:
+        """Return what other clients change where the DP wrapper releases the same: a model that bypasses its noise."""
         runner = Runner(self, seed=0)
         with runner.isolated.leaves_no_trace():
             one, other = (runner.run([group]) for group in (clients, clients[:1] * len(clients)))
-        # What follows is the second half of a release, if there is anything.
-        start = one.vector.size // (2 if any(_AFTER in name for name in one.sizes) else 1)
-        return not np.array_equal(one.vector[start:], other.vector[start:])
+        names = [name for name in one.sizes if _AFTER in name]
+        # What follows the wrapper is the second half of a release, if there is anything.
+        moved = int(np.count_nonzero((one.vector != other.vector)[-sum(one.sizes[name] for name in names) :]))
+        when = "other clients took part and the wrapper released the same"
+        bypassed = Moved(
+            check=Check.PLACES, client=when, example="", excess=math.inf, lower=math.inf, arrays=names, bare=moved
+        )
+        return [bypassed] if names and moved else []
 
     def _reply(self, message: Any, client: Client) -> Message:
         """Return what a client sends, after its mods."""
@@ -265,16 +269,19 @@ class StrategyChecks:
         trusted = bool(mods) and not self._mods
         options = ReplayOptions(hostile=not trusted, dropouts=False, rounds=2, quick=True, divisor=_CLIENTS)
         clients = template(model).random(_CLIENTS - 1, norm=2 * clip_norm, seed=0)
+
+        def silent(strategy: Any) -> StrategyRelease:
+            twin = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
+            return StrategyRelease(twin, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked)
+
         try:
-            silent = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
-            release = StrategyRelease(silent, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked)
-            result = replay(release, clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
+            result = replay(silent(wrapper), clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
+            result = replace(result, about=f"{name} around {inner}")
+            self._report(result, [_ALWAYS])
+            # Strategies around the wrapper run only twice: they may evaluate the model, say, or save it.
+            self._report(replace(result, moved=[*silent(strategy).moved_after_wrapper(clients), *result.moved]), [])
         except InputError as error:  # the strategy needs metrics, say, that only the clients know
             self._audited.note(f"the strategy was not checked for its sensitivity: {error}")
-            return
-        past = ", whose noise the model bypasses" if release.bypasses_wrapper(clients) else ""
-        self._replayed = replace(result, about=f"{name} around {inner}{past}")
-        self._report(self._replayed, [_ALWAYS])
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
@@ -290,7 +297,7 @@ class StrategyChecks:
             self._report(self._replayed, new)
 
     def _report(self, replayed: Replay, new: Sequence[Sequence[str]]) -> None:
-        self._reported += new
+        self._replayed, self._reported = replayed, [*self._reported, *new]
         replay = replace(replayed, reported=[list(map(str, group)) for group in self._reported])
         for audit in self._audited.audits:
             audit.add_replay(Check.SENSITIVITY, replay)

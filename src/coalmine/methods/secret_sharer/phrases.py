@@ -309,7 +309,7 @@ class Insertion:
         return replace(self, data=data, sharers=np.arange(len(self.data)), replacements=replacements)
 
 
-def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
+def insert(data: FederatedData, phrases: PhraseCanaries) -> Insertion:
     """Insert canaries: select each one's users with probability p_u and replace their examples with probability p_e.
 
     All selections are independent (Poisson sampling, as in the paper). If several canaries select the same example, one
@@ -318,7 +318,6 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     Args:
         data: Federated text data. It is not changed.
         phrases: The canaries. Held-out ones replace nothing; what they would replace is drawn all the same.
-        seed: Seed for the selections; that of the phrases if not given.
 
     Raises:
         InputError: If the vocabularies differ or the phrases do not fit into an example.
@@ -337,7 +336,6 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
         raise InputError(
             f"the canaries are for a vocabulary of {phrases.language.size} entries, but the data has {language.size}"
         )
-    seed = phrases.seed if seed is None else seed
     # The new index lists the clients' examples one after another, whatever the old one did.
     stops = np.cumsum(data.sizes)
     starts = stops - data.sizes
@@ -350,10 +348,10 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     for canary, inserted in enumerate(phrases.inserted.tolist()):
         configuration = phrases.configuration(canary)
         # A stream per canary and user: more canaries, or other users, change nobody's draws.
-        sharers = generator(seed, "sharers", canary).random(len(data)) < configuration.p_u
+        sharers = generator(phrases.seed, "sharers", canary).random(len(data)) < configuration.p_u
         is_sharer |= sharers & inserted
         for user in np.flatnonzero(sharers).tolist():
-            rng = generator(seed, "sharers", canary, user + 1)
+            rng = generator(phrases.seed, "sharers", canary, user + 1)
             selected = starts[user] + np.flatnonzero(rng.random(data.sizes[user]) < configuration.p_e)
             # Two canaries may select an example; with the paper's p_u that is rare.
             replacements.append(np.stack([np.full(len(selected), canary), selected], axis=1))
