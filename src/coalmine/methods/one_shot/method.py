@@ -125,7 +125,7 @@ class OneShotMethod(Method):
             )
 
     @classmethod
-    def views(cls, settings: OneShotSettings) -> Sequence[str]:
+    def labels(cls, settings: OneShotSettings) -> Sequence[str]:
         """Return the configured views."""
         return settings.view
 
