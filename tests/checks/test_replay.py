@@ -10,6 +10,7 @@ import torch
 
 import coalmine as cm
 from coalmine.errors import InputError
+from coalmine.results.summary import causes
 from coalmine.testing import assert_sensitivity
 from replay_aggregations import DIM, C, Mean, Z, clients, clip, layered, layered_sum, norm_of, weighted
 
@@ -297,6 +298,36 @@ def test_each_bug_is_found(name):
     result = run(make(np.random.default_rng(0)))
     assert not result.ok
     assert check in checks(result), str(result)
+
+
+def _krum(updates, rng):
+    """Releases the update that is nearest to the others."""
+    clipped = [clip(u) for u in updates]
+    distances = [sum(np.linalg.norm(one - other) for other in clipped) for one in clipped]
+    return clipped[int(np.argmin(distances))] + _noise(rng, Z * C / len(updates))
+
+
+def _sized_by_sum(updates, rng):
+    total = sum(clip(u) for u in updates)
+    return total + _noise(rng, Z * np.linalg.norm(total))
+
+
+TOO_FAR = "client moves the release too far"
+
+
+@pytest.mark.parametrize(
+    ("release", "faults"),
+    [
+        (lambda us, rng: sum(clip(u) for u in us) / len(us) + _noise(rng, Z * C / len(us) / 2), ["too little noise"]),
+        (lambda us, rng: 5 * sum(clip(u) for u in us) / len(us) + _noise(rng, Z * C / len(us)), [TOO_FAR]),
+        (_krum, [TOO_FAR]),
+        (_sized_by_sum, ["wrong kind of noise"]),
+    ],
+    ids=["half the noise", "five local steps", "one chosen client", "noise that depends on clients"],
+)
+def test_the_fault_is_named_the_movement_or_the_noise(release, faults):
+    result = run(release)
+    assert [cause.finding.fault for cause in causes(result.findings) if cause.finding.refutes] == faults, str(result)
 
 
 WEIGHT_BUGS = {

@@ -14,6 +14,8 @@ from coalmine.results.verdict import Check, Finding
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
+# Relative difference up to which a measured movement, or noise, is that of a sum or an average.
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,7 @@ class Replay:
         noise_multiplier: The claimed noise multiplier; 0 if movements are compared with the clip norm.
         noise: Measured standard deviation of the noise.
         unit: Distance that a client at the clip norm moves the release.
+        clients: How many other clients there are; 0 if unknown.
         calls: How often the aggregation ran.
         seed: Seed of the replay.
         who: What a client is called.
@@ -93,6 +96,7 @@ class Replay:
     noise_multiplier: float = 0.0
     noise: float = 0.0
     unit: float = 1.0
+    clients: int = 0
     calls: int = 0
     seed: int = 0
     who: str = "client"
@@ -188,16 +192,22 @@ class Replay:
             # Whether a plain update moves the release no further than it may, and the noise is too small for that.
             allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
             little_noise = row.plain and row.exact and self.noise > 0 and allowed
+            # An update of the clip norm needs no clipping, so what moves too far is something else.
+            too_far = little_noise and self._too_far
             # A finding must say more than others: another array, or a movement beyond that of a plain update of about
             # this size.
             plain = [1.0]
             for other in self.moved:
                 if other.plain and other.excess < math.inf and other.length <= max(row.length, 1.0):
                     plain.append(other.excess / (1 + other.tolerance))
-            check, is_new = row.check, row.plain or row.excess > _NEW * max(plain)
+            check, is_new = row.check, row.plain or row.lower > _NEW * max(plain)
             if row.arrays:
                 check, is_new = Check.PLACES, not named.issuperset(row.arrays)
                 named.update(row.arrays if refutes else ())
+            elif too_far:
+                check = Check.SENSITIVITY
+            elif self._changes_noise(row):
+                check = Check.SHAPE
             elif little_noise:
                 check = Check.SIZE
             if is_new:
@@ -217,6 +227,32 @@ class Replay:
             findings.append(Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=row.example))
         return findings
 
+    @cached_property
+    def _too_far(self) -> str:
+        """Say that a client at the clip norm moves the release further than the noise is made for; empty if not.
+
+        Noise that is right for a sum or an average tells what is released. Otherwise the noise is what is wrong.
+        """
+        # A release that some clients do not move, such as a choice of one client, is no sum.
+        is_sum = all(row.clip_norms > 0 for row in self.moved if row.check == Check.GIVEN)
+        averages = {self.clients, self.clients + 1} - {0, 1} if self.clients else set[int]()
+        moves_like = {count for count in averages | {1} if abs(count * self.unit / self.clip_norm - 1) <= _ALIKE}
+        noise = self.noise / self.noise_multiplier
+        noise_like = {count for count in averages | {1} if abs(count * noise / self.clip_norm - 1) <= _ALIKE}
+        if not averages or not noise_like or moves_like - (set() if is_sum else {1}):
+            return ""
+        count = max(noise_like)
+        release = "a sum" if count == 1 else f"an average over {count} {self.who}s"
+        return (
+            f"The noise is as claimed for {release}, but the output moved {factor(count * self.unit / self.clip_norm)} "
+            f"times as far as the clip norm moves {release}"
+        )
+
+    @staticmethod
+    def _changes_noise(row: Moved) -> bool:
+        """Whether the noise depends on a client."""
+        return not row.exact and not row.arrays and abs(math.log(row.noise_ratio)) > 1e-3
+
     def _unless(self, row: Moved) -> str:
         """Say that only a hostile client sends this, if these do not count as bugs."""
         return f": a bug if {self.who}s are hostile" if row.hostile > self.hostile else ""
@@ -231,12 +267,14 @@ class Replay:
         if math.isinf(row.excess):
             why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
             return f"The {self.who} shows without any noise {when}: {why}."
+        if little_noise and self._too_far:
+            return f"{self._too_far} {when}."
         if little_noise:
             return (
                 f"The noise is too small: it covers {1 / row.excess:.2g} of how far the output moved {when} "
                 f"(noise multiplier {self.noise_multiplier:g})."
             )
-        if not row.exact and abs(math.log(row.noise_ratio)) > 1e-3:
+        if self._changes_noise(row):
             return (
                 f"The noise depends on the {self.who}s: its standard deviation changed by a factor of "
                 f"{row.noise_ratio:.4g} {when}, which counts as {factor(row.excess)} times what the claim "

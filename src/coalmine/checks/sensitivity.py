@@ -214,7 +214,8 @@ class _Search:
         return Replay(
             moved=tuple(self._rows), clip_norm=self._probes.clip, noise_multiplier=self._claimed,
             noise=self._base.noise.level if self._claimed else 0.0, unit=self._scale.sensitivity,
-            calls=self._runner.calls, seed=self._options.seed, who=self._options.who, hostile=self._options.hostile,
+            clients=len(self._probes.clients), calls=self._runner.calls,
+            seed=self._options.seed, who=self._options.who, hostile=self._options.hostile,
             without_noise=self._without_noise, noise_in_state=self._noise_in_state,
         )  # fmt: skip
 

@@ -135,24 +135,24 @@ class Check(StrEnum):
     FRESH = ("fresh noise", "noise reused", "noise")
     # Does it avoid exact values that occurred before?
     VALUES = ("values of the noise", "values exposed", "noise")
+    # Does its distribution protect, whatever its size?
+    SHAPE = ("shape of the noise", "wrong kind of noise", "noise")
     # Is there enough noise on every tensor, block and coordinate?
     PLACES = ("noise on every tensor", "noise missing", "noise")
     # Is there enough noise in every call of a mechanism?
     CALLS = ("noise in every call", "noise missing in some calls", "noise")
     # Is there enough noise on the whole?
     SIZE = ("size of the noise", "too little noise", "noise")
-    # Does its distribution protect, whatever its size?
-    SHAPE = ("shape of the noise", "wrong distribution of the noise", "noise")
     # Do canaries of single tensors keep the claim?
     CANARIES = ("canaries in each tensor", "tensor exposed", "noise")
-    # Are updates of every size and form clipped to the clip norm?
-    CLIPPING = ("clipping", "clipping skipped", "clipping")
-    # Also those that lie in one array?
+    # Are updates clipped that lie in one array?
     ARRAY = ("one array", "array not clipped", "clipping")
     # Also those that lie in one coordinate?
     COORDINATE = ("one coordinate", "coordinate not clipped", "clipping")
     # Also arrays of integers?
     INTEGERS = ("integers", "integers not clipped", "clipping")
+    # And others, of every size and form?
+    CLIPPING = ("clipping", "clipping skipped", "clipping")
     # Does no client move a release by more than the noise covers?
     SENSITIVITY = ("sensitivity", "client moves the release too far", "clipping")
     # Does the noise cover each client of an ordinary round?
