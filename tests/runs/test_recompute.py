@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 
 import numpy as np
@@ -177,6 +178,79 @@ ATTACKS = [
 def test_changes_with_a_fitting_manifest_are_differences(attack, copy):
     changed(copy, lambda content: attack(copy, content))
     assert recompute(read_run_directory(copy, scores=True)).differences
+
+
+def forget_the_claim(content):
+    for one in content["results"]:
+        one |= {"claim": None, "claim_test": None, "verdict": "no claim"}
+
+
+def claim_rare_participation(content):
+    for one in content["results"]:
+        for holder in (one, one["claim_test"]):
+            holder["claim"]["sampling"] = "poisson:0.01"
+
+
+def claim_what_nobody_settled(content):
+    for one in content["results"]:
+        one |= {"claim": {**one["claim"], "noise_multiplier": None, "stated": True, "epsilon": 3.0}, "claim_test": None}
+
+
+def say_that_fewer_took_part(content):
+    for one in content["results"]:
+        one["config"]["cohort"] = "poisson:0.01"
+
+
+def say_that_there_was_no_mechanism(content):
+    content["training_runs"]["training"]["private"] = False
+
+
+FORGERIES = [
+    forget_the_claim, claim_rare_participation, claim_what_nobody_settled, say_that_fewer_took_part,
+    say_that_there_was_no_mechanism,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_forgeries_that_fit_the_scores_differ_from_the_settings(forge, copy):
+    """What is stored is exactly what the scores give for the forged claim, which only the settings contradict."""
+    changed(copy, forge)
+    forged = recompute(read_run_directory(copy, scores=True)).results
+    changed(copy, lambda content: content.update(results=[result.to_dict() for result in forged]))
+    again = recompute(read_run_directory(copy, scores=True))
+    assert [result.to_dict() for result in again.results] == [result.to_dict() for result in forged]
+    assert again.differences
+
+
+def test_every_configured_result_and_document_must_be_there(every_method, tmp_path):
+    copy = shutil.copytree(every_method[1], tmp_path / "run")
+    gone = {"white-box": "dummy-gradient, ε = 1, white-box", "frozen, composed": "frozen, composed"}
+    gone["loss:user"] = "loss:user"
+
+    def drop(content):
+        content["results"] = [one for one in content["results"] if one["view"] not in gone]
+        for path in [*copy.glob("*-white-box.npz"), *copy.glob("*-loss-user.npz"), copy / "memorization.json"]:
+            path.unlink()
+
+    differences = recompute(read_run_directory(changed(copy, drop), scores=True)).differences
+    missing = [text.partition("there is no ")[2] for text in differences if "there is no " in text]
+    assert sorted(missing) == sorted(["memorization.json", *(f"result of it: {label}" for label in gone.values())])
+
+
+def test_numbers_on_the_page_are_compared_and_other_html_is_not(copy, run):
+    """The page of another version may look different, but not show other numbers, and none may be cut out of it."""
+    assert run("report", copy)[0] == 0
+    page = (copy / "report.html").read_text(encoding="utf-8")
+    (copy / "report.html").write_text(page.replace("How private is it?", "A new heading"), encoding="utf-8")
+    assert run("check", copy)[0] == 0
+    (claimed,) = set(re.findall(r'(?<=updates: claimed_epsilon">≤ )[\d.]+', page))
+    for other in (
+        page.replace(f"≤ {claimed}<", "≤ 1.5<"),
+        page.replace('data-number="one-shot, updates: verdict"', ""),
+    ):
+        (copy / "report.html").write_text(other, encoding="utf-8")
+        code, out, _ = run("check", copy)
+        assert (code, "report.html" in out) == (1, True)
 
 
 def drop_the_findings(one):

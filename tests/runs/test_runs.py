@@ -11,7 +11,7 @@ from coalmine.results.directory import RunDirectory
 from coalmine.results.io import read_run_directory
 from coalmine.runs.running import run
 from coalmine.runs.settings import run_from_text
-from finished_runs import EVERY_METHOD
+from finished_runs import EVERY_METHOD, ONE_METHOD
 
 
 def test_all_audits_share_one_training(every_method):
@@ -155,3 +155,33 @@ def test_a_refused_run_leaves_a_directory_of_the_user_as_it_was(tmp_path, run):
     file.write_text('[ldp]\ncrafter = "dummy-gradient"\ntrials = 60\n')
     assert run("run", str(file), "--out", str(mine))[0] == 2
     assert [path.name for path in mine.iterdir()] == ["parts"]
+
+
+def test_a_run_whose_directory_is_moved_stops_and_goes_on_where_it_is(one_method, tmp_path):
+    def move(round, measured):
+        (tmp_path / "there").rename(tmp_path / "here")
+
+    with pytest.raises(InputError, match="there was moved or deleted"):
+        run(run_from_text(ONE_METHOD, "tiny"), out=tmp_path / "there", watch=move)
+    assert not (tmp_path / "there" / "result.json").exists()
+    run(run_from_text(ONE_METHOD, "tiny"), out=tmp_path / "here")
+    assert (tmp_path / "here" / "result.json").read_bytes() == (one_method / "result.json").read_bytes()
+
+
+def test_a_method_without_luck_keeps_no_other_from_its_results(tmp_path, run):
+    """Both coins of this seed hold the canary out, which shows only after the training."""
+    settings = ONE_METHOD.replace("rounds = 3", "rounds = 1") + "\n[canife]\ntrials = 2\ndesign.iterations = [0]\n"
+    (tmp_path / "audit.toml").write_text(settings)
+    code, out, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert (code, "[canife] has no result: the coin flips" in err, "final-change" in out) == (2, True, True)
+    assert {result.method for result in read_run_directory(tmp_path / "run").results} == {"one-shot"}
+    code, out, _ = run("check", tmp_path / "run")
+    assert (code, "config.toml has [canife], but there is no result of it: frozen" in out) == (1, True)
+
+
+def test_phrases_that_coins_insert_all_or_none_of_are_refused_before_the_training(tmp_path, run):
+    settings = "[text-training]\nvocabulary_size = 120\nclients = 40\n[secret-sharer]\neach = 3\np_u = 0.1\np_e = 1.0\n"
+    (tmp_path / "audit.toml").write_text(settings)
+    code, _, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert (code, "the coin flips insert all of the 6 phrases" in err) == (2, True)
+    assert not (tmp_path / "run").exists()

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
+from coalmine.checks.accounting import accounting_findings
 from coalmine.checks.findings import Replay
 from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
@@ -79,6 +80,7 @@ class TrainingChecks:
         chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
             name of the tensor; None if no canaries lie in single tensors.
         participation_refutes: Whether the claim relies on how the clients were drawn.
+        aborted: How many of the rounds were aborted.
         clips_canaries: Whether canaries were too long before the training clipped them, so that scores test that.
         replays: Replays that an integration made by itself, by the names of their checks.
         cohorts: Who took part.
@@ -93,7 +95,7 @@ class TrainingChecks:
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
-        self.participation_refutes, self.clips_canaries = True, False
+        self.participation_refutes, self.aborted, self.clips_canaries = True, 0, False
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
@@ -186,10 +188,14 @@ class TrainingChecks:
 
     # After the training
 
-    def findings(self, claim: Claim | None) -> tuple[list[str], list[Finding]]:
+    def findings(self, claim: Claim | None, stated: Claim | None = None) -> tuple[list[str], list[Finding]]:
         """Return the names of the checks that were made, and what they found.
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
+
+        Args:
+            claim: What is claimed of these canaries, or None.
+            stated: The claim as whoever claims it states it.
         """
         made, noise = list(self.replays), self._claimed_noise(claim)
         by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
@@ -221,6 +227,9 @@ class TrainingChecks:
         # A replay has a rate of its own, CHECK_RATE by itself.
         for check, replay in self.replays.items():
             replayed += [replace(finding, check=check) for finding in replay.findings]
+        # Neither has the accounting, which is no matter of chance.
+        users = int(self.cohorts.available.max(initial=0))
+        replayed += accounting_findings(stated, range(self.rounds - self.aborted, self.rounds + 1), users)
         if self.clips_canaries:
             made.append(Check.CLIPPING)  # by the test of the claim, which has a rate of its own
         return list(dict.fromkeys(map(str, made))), [*replayed, *adjusted]
@@ -282,6 +291,7 @@ class TrainingChecks:
             "layers": list(self.layers.shapes.items()),
             "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
+            "aborted": self.aborted,
             "clips_canaries": self.clips_canaries,
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
@@ -300,7 +310,7 @@ class TrainingChecks:
         layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
-        for name in ("participation_refutes", "clips_canaries", "noise_multiplier", "even_noise"):
+        for name in ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
         if terms["sampling"] is not None:
             checks.sampling = parse_sampling(terms["sampling"])
@@ -378,6 +388,9 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
         return _drawn(record, sampling, level)
     if isinstance(sampling, AtMost | Epochs):
         allowed = sampling.times if isinstance(sampling, AtMost) else sampling.epochs
+        if len(np.unique(record.available)) == 1:
+            # Somebody took part at least as often as the average, also if only numbers of clients are known.
+            most = max(most, -(-int(record.sizes.sum()) // int(record.available[0])))
         if most > allowed:  # where epochs end does not matter to the claim
             sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
     elif rounds >= 3 and record.repeats[0] == rounds - 1 and record.sizes[0] < record.available[0]:

@@ -47,14 +47,18 @@ _FEWEST, _MOST = 500, 20_000  # points of a profile
 _LARGEST = 700.0  # e^ε overflows beyond
 _COARSER = 16  # makes PLD ten times faster, and its δ at most 1% larger
 _SAME_AS = {"exact": "pld", "opacus-prv": "pld", "opacus-rdp": "rdp"}  # accountants by other names
+# Our own rounding is below a thousandth of ε (`pld_step`). Others that approximate privacy losses, such as PRV, give ε
+# within 0.01, and people round to two or three digits.
+_ABSOLUTE_ERROR, _RELATIVE_ERROR = 0.01, 0.01
 _MAX_NOISE_LEVELS = 16  # of which CANIFE's rounds are composed, since accounting time is linear in them
 
 
 class Claim:
     """What is claimed: (ε, δ)-DP between neighboring data sets, and the terms that ε follows from.
 
-    State the noise, and ε follows by an accountant; or state an ε that somebody else computed, or both. An audit fills
-    in its own number of rounds. ``epsilon`` at ``delta`` is one point of the guarantee, `curve` is all of it.
+    State the noise, and ε follows by an accountant; or state an ε that somebody else computed. With both, an audit asks
+    whether that ε follows from the noise, and tests the noise. It fills in its own number of rounds. ``epsilon`` at
+    ``delta`` is one point of the guarantee, `curve` is all of it.
 
     Args:
         noise_multiplier: Standard deviation of the noise on a round's sum, over how far one client can move that sum.
@@ -154,11 +158,23 @@ class Claim:
     def has_noise(self) -> bool:
         """Whether the claim follows from Gaussian noise, so that `curve` can be computed for less of it.
 
-        False if a noise multiplier is stated but nothing is proved from it: by an accountant or for a sampling that is
-        not one of ours, or where no client ever takes part.
+        False if a noise multiplier is stated but nothing is proved from it: for a sampling that is not one of ours, or
+        where no client ever takes part.
         """
         curve = _rounds_curve(self._schedule(1.0), self.sampling, self.accountant)
         return isinstance(curve, GaussianDP | PrivacyProfile)
+
+    @property
+    def computed(self) -> Claim | None:
+        """The claim with the ε that noise, sampling and rounds give; None if it states no ε beside them."""
+        if self.stated is None or self.sampling is None or not self._schedule(1.0):
+            return None
+        return self.replace(epsilon=None, accountant=None)
+
+    @property
+    def accounting_error(self) -> float:
+        """By how much a stated ε may be below ours and still come from a correct accountant."""
+        return max(_ABSOLUTE_ERROR, _RELATIVE_ERROR * self.epsilon)
 
     @property
     def least_noise(self) -> float | None:
@@ -188,10 +204,10 @@ class Claim:
         return Claim(**terms)
 
     def tests(self, other: Claim) -> bool:
-        """Whether refuting this claim refutes another: they are the same, or this one is about no more noise."""
+        """Whether refuting this claim refutes another: both are the same, or this one is about no more noise."""
         least, claimed = self.least_noise, other.least_noise
         if least is None or claimed is None:
-            return self == other
+            return self == other or self.epsilon == math.inf  # which is never refuted
         return least * self.sensitivity <= claimed * other.sensitivity
 
     def over(self, rounds: int) -> Claim:
@@ -201,8 +217,9 @@ class Claim:
     def curve(self, noise: float = 1.0) -> Curve:
         """Return the claimed trade-off curve: the highest TPR at each FPR, for both directions of the adjacency.
 
-        As much as the accountant proves: the curve of the composed privacy losses for ``pld``, of the composed Rényi
-        divergences for ``rdp``, and the single point (ε, δ) where nothing else is known.
+        As much as the accountant proves from the noise: the curve of the composed privacy losses for ``pld``, of the
+        composed Rényi divergences for ``rdp``, and the single point (ε, δ) where nothing else is known. An accountant
+        that is not ours counts as the tightest.
 
         Args:
             noise: Share of the claimed noise, for the curve of the same rounds with more or less noise. Without a
@@ -280,9 +297,11 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
         return None
     event, neighbors = sampling.event(schedule)
     kind = _SAME_AS.get(accountant, accountant)
+    if kind not in sampling.accountants:
+        kind = sampling.accountants[0]
     if isinstance(event, dp.NoOpDpEvent):
         return ApproximateDP(0.0, 0.0)
-    if isinstance(event, dp.NonPrivateDpEvent) or kind not in sampling.accountants:
+    if isinstance(event, dp.NonPrivateDpEvent):
         return None
     shift = gaussian_shift_of(event)
     if kind == "pld" and shift is not None:

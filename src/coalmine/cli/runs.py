@@ -371,6 +371,9 @@ def _run(
     draw(out, as_json)
     if tracked is not None and not as_json:
         console.say(f"logged to {track}: {tracked.place}")
+    failures = [method.failure for method in finished.methods if method.failure]
+    if failures:
+        raise InputError("; ".join(failures))
     return finished.results
 
 

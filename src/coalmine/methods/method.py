@@ -104,8 +104,11 @@ class Method:
         """Refuse settings that do not go together with the rest of a run, with a `SettingError`."""
 
     @classmethod
-    def views(cls, settings: Any) -> Sequence[str]:
-        """Return the views that these settings ask for: the gate fails if one has no result."""
+    def labels(cls, settings: Any) -> Sequence[str]:
+        """Return the labels of the results that these settings ask for, in which ``*`` stands for any text.
+
+        The gate fails if one has no result.
+        """
         return ()
 
     def insert(self, splits: Splits) -> Splits:

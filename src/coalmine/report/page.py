@@ -22,6 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine import __version__
+from coalmine.checks.accounting import delta_is_large
 from coalmine.claims import Claim
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import write_text
@@ -340,6 +341,13 @@ def about(run: SavedRun, audited: Sequence[Subject], auditor: str) -> dict[str, 
     attackers: dict[str, dict[str, None]] = {}
     warnings: dict[str, tuple[str, str]] = {}
     checks: set[str] = set()
+    for subject in audited:
+        users = re.match(r"\d+", subject.facts["users"].replace(",", ""))
+        if users is None or subject.claim is None:
+            continue
+        large = delta_is_large(subject.claim, int(users[0]))
+        if large and large not in {finding.sentence for result in run.results for finding in result.findings}:
+            warnings[large] = (large, "claim")
     for result in run.results:
         attackers.setdefault(result.adversary, {})[result.method] = None
         checks.update(result.checks)

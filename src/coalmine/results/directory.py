@@ -102,7 +102,10 @@ class RunDirectory:
             self._state("running")
             try:
                 yield
+                self._check_in_place()
             except BaseException as error:
+                if not self.exists:
+                    raise
                 bookkeeping = {RUN, CONFIG, LOG, _LOCK}
                 nothing_computed = {path.name for path in self.path.iterdir()} <= bookkeeping
                 if isinstance(error, InputError) and nothing_computed:
@@ -141,8 +144,16 @@ class RunDirectory:
                         for path in created:
                             path.rmdir()
 
+    def _check_in_place(self) -> None:
+        """Refuse to go on in a directory that was moved: whatever is written would be half of another one."""
+        if not self.exists:
+            raise InputError(
+                f"{self.path} was moved or deleted during the run: `coalmine resume` continues it where it is now"
+            )
+
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""
+        self._check_in_place()
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": event, **facts}, ensure_ascii=False, default=str)
         try:

@@ -469,12 +469,14 @@ class MethodResults:
         results: One result for each adversary.
         summary: What the results say together, where that is more than each says by itself.
         extras: JSON-ready documents by name. Each is saved as ``NAME.json`` beside the results.
+        failure: Why there are no results, although the training went through.
     """
 
     method: str
     results: Sequence[Result]
     summary: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
 
 
 def common_delta(delta: float | None, claim: Claim | None) -> float:

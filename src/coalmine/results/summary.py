@@ -52,6 +52,8 @@ def tested_with(result: Result) -> str:
         if tested.adjacency == claim.adjacency:
             return ""
         how = "canaries that are added, which moves a sum by half as much as replacing somebody"
+    if tested.least_noise is None:
+        return f"Not tested: {how} are promised nothing by an ε that is claimed without its noise multiplier."
     return f"Tested with {how}, for which the same noise gives ε = {number(tested.epsilon)}."
 
 

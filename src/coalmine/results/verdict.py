@@ -171,6 +171,8 @@ class Check(StrEnum):
     NOT_FINITE = ("not finite", "NaN let through", "not finite")
     # Does the aggregation cope with every honest client?
     REFUSED = ("refused", "aggregation fails", "refused")
+    # Does the claimed ε follow from noise, sampling and rounds, and are these the training's?
+    ACCOUNTING = ("accounting", "wrong accounting", "accounting")
     # Do the clients that take part agree with the claimed sampling?
     PARTICIPATION = ("participation", "other sampling than claimed", "participation")
     # Do the releases contain the canaries that were inserted?

@@ -9,27 +9,42 @@ settings ask for but that are missing, are differences: the gate fails on them. 
 
 from __future__ import annotations
 
+import fnmatch
+import html
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coalmine.claims import Claim
 from coalmine.errors import InputError
+from coalmine.files import read_text
 from coalmine.methods import registry
 from coalmine.parallel import single_thread
 from coalmine.results import summary
+from coalmine.results.directory import REPORT
 from coalmine.results.gate import NO_MECHANISM, Objection
 from coalmine.results.io import SavedRun, refusing_damage
 from coalmine.results.result import MethodResults, Result
+from coalmine.results.tables import grouped
+from coalmine.results.verdict import ROUND, USER
 from coalmine.runs.settings import RunSettings, run_from_text
 
 _COMPARED = (
     "unit", "verdict", "claim", "claim_test", "checks", "findings", "estimates", "ceiling", "joint_bound", "details",
 )  # fmt: skip
+STATED = (
+    "data", "accuracy and history", "extracted phrases", "metrics", "participation of canaries", "adversaries",
+    "warnings", "summaries", "auditor", "date", "versions", "seeds of results",
+)  # fmt: skip
+"""What cannot be computed again from scores and settings: whoever ran the audit states it."""
 _SENTENCES = ("assumes", "sentence", "example", "note")  # a run stays valid if later versions word these otherwise
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
+_PAGE_ROUNDING = 0.01  # pages show three digits
 _TERMS = ("delta", "confidence", "design")  # of the estimates; settings decide them where they have them
 
 
@@ -55,15 +70,16 @@ class Recomputed:
         if self.differences:
             count = len(self.differences)
             return f"{count} stored {'value differs' if count == 1 else 'values differ'} from what the scores give."
-        if not self.not_recomputed:
-            return "The recomputed numbers match the stored ones. Only a second run can show that the scores are real."
-        stored = f"{len(self.not_recomputed)} of {summary.plural(len(self.results), 'result')}"
-        return f"Judged as stored, since they could not be recomputed: {stored}, such as {self.not_recomputed[0]}."
+        text = "The recomputed numbers match the stored ones. Only a second run can show that the scores are real."
+        if self.not_recomputed:
+            stored = f"{len(self.not_recomputed)} of {summary.plural(len(self.results), 'result')}"
+            text = f"Judged as stored, since they could not be recomputed: {stored}, such as {self.not_recomputed[0]}."
+        return f"{text} Taken as stated: {', '.join(STATED)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the results, ready for JSON."""
         lists = {"differences": list(self.differences), "not_recomputed": list(self.not_recomputed)}
-        return {"sentence": self.sentence, **lists}
+        return {"sentence": self.sentence, **lists, "stated": list(STATED)}
 
 
 def objections(methods: Sequence[MethodResults]) -> list[Objection]:
@@ -112,6 +128,7 @@ def recompute(run: SavedRun) -> Recomputed:
             for key in _COMPARED:
                 differences += [f"{name}: {text}" for text in _unlike(stored.get(key), content[key], key)]
             results.append(again)
+        differences += _unlike_page(run, results)
     with refusing_damage(run.path):
         stopping = objections([run.of(name, registry.find(name).extras) for name in run.methods])
     return Recomputed(results=results, differences=differences, not_recomputed=not_recomputed, objections=stopping)
@@ -155,25 +172,80 @@ def _unlike_settings(run: SavedRun, settings: RunSettings) -> Iterator[str]:
     """Yield the configured methods and views without a result, and terms that results state otherwise."""
     for name, table in settings.methods.items():
         method = registry.get(name)
-        results = [result for result in run.results if result.method == name]
-        if not results and not method.extras:  # phrases that were all inserted give no ε, but a document
-            yield f"config.toml has [{name}], but there is no result of it"
-        for view in method.views(table):
-            if view not in {result.view for result in results}:
-                yield f"config.toml has the view {view} of [{name}], but there is no result of it"
+        labels = [result.label for result in run.results if result.method == name]
+        for label in method.labels(table) or ["*"] * (not method.extras):  # phrases that were all inserted give no ε
+            if not fnmatch.filter(labels, label):
+                yield f"config.toml has [{name}], but there is no result of it: {label}"
+        for document in method.extras:
+            if not (run.path / f"{document}.json").is_file():
+                yield f"config.toml has [{name}], but there is no {document}.json"
+    tables = {**settings.trainings, **settings.methods}
+    if run.provenance.get("seeds") != {name: table.seed for name, table in tables.items() if hasattr(table, "seed")}:
+        yield "provenance.json has other seeds than config.toml"
+    for name, training in settings.trainings.items():
+        facts = {"rounds": training.rounds, "private": training.mechanism().private}
+        stored = run.training_runs.get(name, {})
+        yield from _unlike({key: stored.get(key) for key in facts}, facts, f"training_runs.{name}")
     for result in run.results:
-        name = result.name
         if result.method not in settings.methods:
-            yield f"{name}: config.toml has no table [{result.method}]"
-            continue
-        # A claim about more noise than was added would be easy to keep.
-        training = settings.trainings.get(result.training)
-        claim = result.claim
-        if training is None or claim is None or claim.noise_multiplier is None:
-            continue
-        claimed = claim.noise_multiplier * claim.sensitivity
-        if claimed != training.noise_multiplier:
-            yield f"{name}: the claim is about noise {claimed:g}, but config.toml has {training.noise_multiplier:g}"
+            yield f"{result.name}: config.toml has no table [{result.method}]"
+        elif registry.is_ours(result.method):
+            for difference in _unlike_table(run, settings, result):
+                yield f"{result.name}: {difference}"
+
+
+def _unlike_table(run: SavedRun, settings: RunSettings, result: Result) -> Iterator[str]:
+    """Yield the claim and the settings of the training that a result states otherwise."""
+    table, claim = settings.methods[result.method], result.claim
+    # A local mechanism's claim is in the label, which the settings ask for.
+    if "ε = " in result.label and (claim is None or f"ε = {claim.epsilon:g}," not in result.label):
+        yield "its label is about another claim"
+    if registry.get(result.method).training_type is None:
+        for setting, term in (("noise_multiplier", "noise_multiplier"), ("claim", "epsilon")):
+            wanted = getattr(table, setting, None)
+            if wanted and (setting == "claim" or not getattr(table, "claim", None)):
+                yield from _unlike(getattr(claim, term, None), wanted, f"claim.{term}")
+        return
+    training = settings.trainings.get(result.training)
+    if training is not None:
+        # A run may go on with other workers and on another device.
+        terms = training.model_dump(mode="json", exclude={"workers", "device"})
+        yield from _unlike({key: result.config.get(key, terms[key]) for key in terms}, terms, "config")
+        if result.training != settings.table_of(registry.get(result.method)):
+            yield f"it is not about [{result.training}]"
+    expected = None
+    if result.unit in (USER, ROUND) and training is not None and training.mechanism().private:
+        # Methods without a training of their own claim nothing. Only the number of clients is not in the settings.
+        clients = run.training_runs[result.training]["clients"]
+        expected = training.claim(clients, table.delta)  # type: ignore[attr-defined]
+        if result.unit is ROUND:
+            expected = Claim(noise_multiplier=training.noise_multiplier, rounds=1, delta=expected.delta)
+    stated, claimed = (None if claim is None else claim.to_dict() for claim in (claim, expected))
+    yield from _unlike(stated, claimed, "claim")
+
+
+def _unlike_page(run: SavedRun, results: Sequence[Result]) -> Iterator[str]:
+    """Yield the numbers and verdicts that ``report.html`` shows otherwise: numbers, not HTML, which versions change."""
+    page = run.path / REPORT
+    marked = re.findall(r'data-number="([^"]*)"[^>]*>([^<]*)<', read_text(page)) if page.is_file() else []
+    expected: dict[str, Any] = {}
+    for result in [result for group in grouped(results) for result in group.results]:
+        names = ("claimed_epsilon", "lower_bound", "best_guess")
+        expected |= {f"{result.name}: {name}": result.numbers[name] for name in names}
+        expected[f"{result.name}: verdict"] = result.verdict.value
+    shown = set()
+    for place, text in marked:
+        name, value = html.unescape(place), text.lstrip("ε≤≥≈ ").replace("∞", "inf")
+        shown.add(name)
+        number = expected.get(name)
+        same = value == ("–" if number is None else number)
+        if isinstance(number, float):
+            with suppress(ValueError):
+                same = math.isclose(float(value), number, rel_tol=_PAGE_ROUNDING)
+        if not same:
+            yield f"report.html shows {value:.20} as {name}, recomputed as {number}: draw it again"
+    for name in sorted(expected.keys() - shown) if marked else ():
+        yield f"report.html does not show {name}: draw it again"
 
 
 def _unlike(stored: Any, again: Any, place: str) -> Iterator[str]:

@@ -140,7 +140,13 @@ class _Run:
                 for name, method in group.methods.items():
                     if name in finished:
                         continue
-                    outcome = method.results(trained, metrics)
+                    try:
+                        outcome = method.results(trained, metrics)
+                    except InputError as error:  # unlucky coin flips, say: the results of the others are kept
+                        finished[name] = MethodResults(
+                            method=name, results=[], failure=f"[{name}] has no result: {error}"
+                        )
+                        continue
                     # A method without a training of its own has audited that of the method that it reads from.
                     read = [one.training for other in method.reads for one in finished[other].results]
                     table = group.table or next(iter(read), "")
@@ -242,7 +248,7 @@ class _Run:
         results = [result for method in methods for result in method.results]
         summaries = {method.method: method.summary for method in methods if method.summary}
         if not results and not any(method.extras for method in methods):
-            reasons = " ".join(summaries.values())
+            reasons = " ".join([*summaries.values(), *(method.failure for method in methods)]).strip()
             raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
         options = self.settings.run
         by = {"auditor": options.auditor} if options.auditor else {}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from coalmine.claims.sampling import parse_sampling
+from coalmine.claims import Claim
+from coalmine.claims.sampling import SENSITIVITY, parse_sampling
 from coalmine.config import Settings
 from coalmine.errors import InputError, check_positive, parse_kind
 
@@ -172,6 +173,12 @@ class TrainingSettings(Settings):
         from coalmine.simulation import Mechanism
 
         return Mechanism(noise_multiplier=self.noise_multiplier, **_clipping(self.clip_norm))
+
+    def claim(self, clients: int, delta: float) -> Claim:
+        """The claim for a training of this many clients, which must have a mechanism."""
+        sampling = parse_sampling(self.cohort).accounted(clients, self.rounds)
+        noise = self.noise_multiplier / SENSITIVITY[sampling.adjacency]
+        return Claim(noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta)
 
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""

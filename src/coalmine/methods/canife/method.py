@@ -231,6 +231,16 @@ class CanifeMethod(Method):
         return MethodResults(method=self.name, results=results)
 
     @classmethod
+    def labels(cls, settings: CanifeSettings) -> Sequence[str]:
+        """Return the label of each adversary, for a single round and for the rounds composed."""
+        # The default size of the pool depends on the data.
+        adversaries = list(itertools.product(settings.pool_clients or ("*",), settings.design.iterations or ("*",)))
+        labels = [f"{settings.mode}, pool {size}, {iterations} iterations" for size, iterations in adversaries]
+        if len(labels) == 1:
+            labels = [settings.mode]
+        return [*labels, *(f"{label}{_COMPOSED}" for label in labels)]
+
+    @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
         """Return a result with its estimates, those of single rounds and the claim test computed again.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coalmine import claims
+from coalmine.checks.accounting import accounting_findings
 from coalmine.claims import Claim
 from coalmine.claims.sampling import Sampling
 from coalmine.errors import InputError
@@ -94,6 +95,7 @@ class CanifeResult(Result):
                 )
             ],
             claim=self.training_claim,
+            findings=list(accounting_findings(self.training_claim)),
             variant=self.variant,
             training=self.training,
             config=self.config,

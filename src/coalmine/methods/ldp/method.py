@@ -79,6 +79,11 @@ class LdpMethod(Method):
         return MethodResults(method=self.name, results=results, summary=summary(results))
 
     @classmethod
+    def labels(cls, settings: LDPSettings) -> Sequence[str]:
+        """Return the label of each crafter, claimed ε and view."""
+        return settings.labels()
+
+    @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
         """Return a result with its estimates, joint bound and claim test computed again from its trials."""
         from coalmine.methods.ldp.lower_bounds import recomputed

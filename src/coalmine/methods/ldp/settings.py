@@ -102,16 +102,22 @@ class LDPSettings(Settings):
             raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
         return [OwnMechanism(function=load_function(self.mechanism), epsilon=epsilons[0], **options)]
 
-    def crafters(self) -> list[Crafter]:
-        """Return the named crafters, and one dummy gradient for each norm."""
-        from coalmine.methods.ldp.crafters import CRAFTERS, DummyGradient, crafter_named
-        from coalmine.simulation.models import is_user_model
-        from coalmine.usercode import load_function
+    def _crafter_names(self) -> list[str]:
+        """Return the names of the crafters; one that is listed twice is audited once."""
+        from coalmine.methods.ldp.crafters import CRAFTERS
 
-        # A crafter that is listed twice is audited once, in the order of its first mention.
         names: dict[str, None] = {}
         for name in self.crafter:
             names |= dict.fromkeys(CRAFTERS if name == "all" else (name,))
+        return list(names)
+
+    def crafters(self) -> list[Crafter]:
+        """Return the named crafters, and one dummy gradient for each norm."""
+        from coalmine.methods.ldp.crafters import DummyGradient, crafter_named
+        from coalmine.simulation.models import is_user_model
+        from coalmine.usercode import load_function
+
+        names = self._crafter_names()
         if self.gradient_norm is not None and "dummy-gradient" not in names:
             raise InputError("gradient_norm belongs to the dummy gradient: add dummy-gradient to crafter")
         crafters: list[Any] = []
@@ -124,6 +130,15 @@ class LDPSettings(Settings):
             else:
                 crafters.append(crafter_named(name, alpha=self.alpha))
         return crafters
+
+    def labels(self) -> list[str]:
+        """Return the label of each result, without loading what is a function of the user's."""
+        names = []
+        for name in self._crafter_names():
+            norms = self.gradient_norm if name == "dummy-gradient" and self.gradient_norm else (self.clip_norm,)
+            for norm in norms:
+                names.append(name.rpartition(":")[2] + (f" of norm {norm:g}" if norm != self.clip_norm else ""))
+        return [f"{name}, ε = {e:g}, {view}" for name in names for e in self.epsilon for view in self.view]
 
     def audit(self) -> Ldp:
         """Return the audit, ready to run."""

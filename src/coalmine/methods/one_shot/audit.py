@@ -554,7 +554,8 @@ class OneShot(Audit):
         if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
         self._checks.clips_canaries = self._canaries.overlong
-        checks, findings = self._checks.findings(tested)
+        self._checks.aborted = int(self._aborted.sum())
+        checks, findings = self._checks.findings(tested, claim)
         # With these the gate finds the same again (`OneShotMethod.recompute`).
         check_terms, check_arrays = self._checks.stored()
         config = dict(self._config)
@@ -604,11 +605,6 @@ class OneShot(Audit):
             yield f"{crowd}: fewer would show more"
         if claim is None:
             return
-        if self._knows_rounds and isinstance(claim.sampling, Poisson | FixedSize):
-            yield (
-                f"the score {self.score} knows the rounds of each canary, but the claim for {claim.sampling} assumes "
-                f"that they are secret: compare with a claim for {self.sampling}"
-            )
         if self._shares_rounds and not crowded and not FAMILIES[self.family].orthonormal:
             # Cosines of Gaussian canaries that share a round are not independent: each is noise to the others, of
             # variance k/d. Even without any other noise they look like a Gaussian mechanism with μ = √(d/k).
@@ -642,7 +638,7 @@ class OneShot(Audit):
         That is the claim itself if they take part like the clients, and if the score does not know rounds that the
         claim assumes to be secret. Otherwise it is the claim for the same noise and the canaries' own rounds: bounds
         are then about these and not about the claimed ε, as ``participation`` of the result says. An ε that somebody
-        stated without the noise behind it is tested as it is.
+        stated without the noise behind it promises nothing to canaries that take part otherwise.
 
         The noise is compared with one canary, which moves a round's sum by one clip norm. A claim for replacing a
         client counts its noise per two, so it is tested as if it promised half the noise, and never accused too early.
@@ -658,8 +654,16 @@ class OneShot(Audit):
         claim = claim.over(self.rounds)
         secret = isinstance(claim.sampling, Poisson | FixedSize)
         like_members = self.participation == (self.members_participation or claim.sampling)
-        unchanged = like_members and not (secret and self._knows_rounds)
-        if unchanged or (claim.noise_multiplier is None and not claim.noise_schedule):
+        like_members &= not (secret and self._knows_rounds)
+        if claim.least_noise is None:
+            if like_members or claim.sampling in (None, EveryRound()):
+                return claim
+            # An ε for clients who take part otherwise, without the noise behind it, promises these canaries nothing.
+            return Claim(epsilon=math.inf, delta=claim.delta, sampling=self.sampling, rounds=self.rounds)
+        if claim.rounds not in range(self.rounds - int(self._aborted.sum()), self.rounds + 1):
+            # What canaries can test, if not what is claimed: an ε of other rounds says nothing about these.
+            claim = claim.replace(rounds=self.rounds, sampling=claim.sampling)
+        if like_members:
             return claim
         tested = claim.replace(sampling=self.sampling, adjacency="add-or-remove-one")  # which canaries are
         if isinstance(tested.sampling, FixedSize):

@@ -125,7 +125,7 @@ class OneShotMethod(Method):
             )
 
     @classmethod
-    def views(cls, settings: OneShotSettings) -> Sequence[str]:
+    def labels(cls, settings: OneShotSettings) -> Sequence[str]:
         """Return the configured views."""
         return settings.view
 
@@ -191,7 +191,7 @@ class OneShotMethod(Method):
 
         if statistics is None:
             raise InputError("what its checks counted is not stored")
-        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.tested)
+        return TrainingChecks.from_stored(statistics, result.arrays).findings(result.tested, result.claim)
 
 
 def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:

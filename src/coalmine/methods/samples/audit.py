@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import ConcatDataset, Dataset
 
 from coalmine.arrays import Bools, Floats
+from coalmine.checks.accounting import accounting_findings
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
 from coalmine.methods.estimates import canary_evidence, normality
@@ -301,6 +302,7 @@ class Samples(Audit):
             seed=self.canaries.seed,
             **vars(evidence),
             claim=claim,
+            findings=list(accounting_findings(claim)),
             warnings=[*warnings, *self.notes],
             metrics={**counts, **test, **(metrics or {})},
             config={

@@ -217,6 +217,12 @@ class SecretSharerMethod(Method):
             design=settings.design,
             seed=seed,
         )
+        if settings.design == "coin-flips" and phrases.inserted.mean() in (0, 1):
+            every = "all" if phrases.inserted.all() else "none"
+            raise InputError(
+                f"the coin flips insert {every} of the {len(phrases)} phrases, so there is nothing to compare: use "
+                "another seed, more phrases (each), or design = fixed"
+            )
         insertion = insert(data, phrases)
         self.insertion = insertion.shuffled(seed) if settings.users == "shuffled" else insertion
         self._splits = replace(splits, train=self.insertion.data)
@@ -336,6 +342,13 @@ class SecretSharerMethod(Method):
                 progress=lambda measured: advance(int(measured["round"]) + 1, ""),
             )
         return training.module()
+
+    @classmethod
+    def labels(cls, settings: SecretSharerSettings) -> Sequence[str]:
+        """Return each score for each unit, as far as the settings alone tell."""
+        scores = ["exposure", "loss", *["calibrated"] * bool(settings.reference_share or settings.reference_weights)]
+        units = ["phrase", *["user"] * (settings.model_weights is None)]  # a file of phrases may not say whose they are
+        return [f"{score}:{unit}" for score in scores for unit in units if settings.twins]
 
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
