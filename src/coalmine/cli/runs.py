@@ -313,12 +313,8 @@ def compare(
     """
     from coalmine.runs import comparison as comparing
 
-    comparison: comparing.Comparison | comparing.GroupedComparison
-    if group_by:
-        groups = comparing.groups_by_setting(directories, group_by)
-        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
-    else:
-        comparison = comparing.compare(directories)
+    groups = comparing.groups_by_setting(directories, group_by) if group_by else None
+    comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by or []))
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
