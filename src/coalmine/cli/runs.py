@@ -141,6 +141,8 @@ def sweep(
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if not as_json:
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+        if seeds > 1 and len(swept.axes) > 1:
+            console.say(f"means over seeds: `coalmine compare {swept.directory} --group-by {next(iter(swept.axes))}`")
 
 
 def log(
@@ -297,7 +299,8 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 
 def compare(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
+        list[Path],
+        typer.Argument(help="Two run directories or more, or those in a sweep's; all are compared with the first."),
     ],
     group_by: Annotated[
         list[str] | None,
@@ -311,14 +314,18 @@ def compare(
 
     With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
     """
+    from coalmine.results.directory import RESULT
     from coalmine.runs import comparison as comparing
 
+    runs: list[Path] = []
+    for directory in directories:
+        runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
     comparison: comparing.Comparison | comparing.GroupedComparison
     if group_by:
-        groups = comparing.groups_by_setting(directories, group_by)
-        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
+        groups = comparing.groups_by_setting(runs, group_by)
+        comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by))
     else:
-        comparison = comparing.compare(directories)
+        comparison = comparing.compare(runs)
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:

@@ -29,7 +29,7 @@ DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 # What can be compared.
 Comparable = SavedRun | Path | str | Result | Sequence[Result]
 
-GROUP_COLUMNS = ["method", "view", "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
+_GROUP_NUMBERS = ["runs", "claimed ε", "lower bound", "best guess", "refuted"]
 
 _CONFIDENCE = 0.95
 _SPREAD = ("claimed_epsilon", "lower_bound", "best_guess")
@@ -238,7 +238,8 @@ class GroupedComparison:
             refuted = f"{row.refuted} of {len(row.results)}"
             about = [row.method, row.view, row.group, str(len(row.results))]
             rows.append([*about, *numbers, refuted, row.difference])
-        return [Table("groups of runs", [*GROUP_COLUMNS, f"against {self.groups[0]}"], rows)]
+        columns = ["method", "view", self.by or "group", *_GROUP_NUMBERS, f"against {self.groups[0]}"]
+        return [Table("groups of runs", columns, rows)]
 
     def plot(self) -> Any:
         """Return an altair chart: bound and best guess of every run by group, and the 95% interval of the mean."""
@@ -260,7 +261,10 @@ class GroupedComparison:
             line += [{**place, "claim": claim} for claim in row.values("claimed_epsilon")[:1].tolist()]
         specs = {}
         for title, points in panels.items():
-            specs[title] = charts.points(points, x=self.by, y="ε", claims=claims[title], height=240)
+            if shows_anything(points):
+                specs[title] = charts.points(points, x=self.by, y="ε", claims=claims[title], height=240)
+        if not specs:
+            raise InputError("there is nothing to plot: the runs have neither bounds nor estimates")
         return charts.as_altair(specs)
 
     def to_dataframe(self) -> Any:
@@ -332,8 +336,10 @@ def _welch(first: GroupRow, second: GroupRow) -> str:
     if one.size < len(first.results) or other.size < len(second.results):
         # A few canaries give no best guess. How far their scores are separated is known all the same.
         one, other, measure = first.separations(), second.separations(), " (separation of scores)"
-    if min(one.size, other.size) < 2:
+    if min(len(first.results), len(second.results)) < 2:
         return "not compared: fewer than two runs"
+    if min(one.size, other.size) < 2:
+        return "not compared: no best guess, no scores"
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():
@@ -356,6 +362,11 @@ def _mean_and_spread(values: Floats) -> str:
     # Equal claims differ by rounding only.
     spread = f" ± {values.std(ddof=1):.2g}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
     return f"{values.mean():.3f}{spread}"
+
+
+def shows_anything(points: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a chart of these points has more than claims."""
+    return any(point[kind] is not None for point in points for kind in ("bound", "estimate"))
 
 
 def in_chart(value: float | None) -> float | None:
