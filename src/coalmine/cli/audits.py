@@ -296,6 +296,7 @@ def estimate(
 def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a result that follow from a file of scores; ``terms`` are those of `stats.estimate`."""
     from coalmine import stats
+    from coalmine.checks.accounting import accounting_findings
     from coalmine.claims.claim import parse_claim
     from coalmine.files import read_table, two_groups
     from coalmine.results.claim_test import check_claim
@@ -321,7 +322,7 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     if claim is not None:
         stated = parse_claim(claim, delta=terms["delta"])
         test = check_claim(sides.members, sides.nonmembers, stated, null=known, **shared)
-        fields |= {"claim": stated, "claim_test": test}
+        fields |= {"claim": stated, "claim_test": test, "findings": list(accounting_findings(stated))}
     # Losses given as scores are the most frequent mistake, and give a bound of 0 without any error.
     if seem_inverted(sides):
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"

@@ -320,12 +320,8 @@ def compare(
     runs: list[Path] = []
     for directory in directories:
         runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
-    comparison: comparing.Comparison | comparing.GroupedComparison
-    if group_by:
-        groups = comparing.groups_by_setting(runs, group_by)
-        comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by))
-    else:
-        comparison = comparing.compare(runs)
+    groups = comparing.groups_by_setting(runs, group_by) if group_by else None
+    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []))
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:

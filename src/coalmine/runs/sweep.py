@@ -24,7 +24,7 @@ from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
-from coalmine.runs.comparison import as_number, in_chart, shows_anything, write_index
+from coalmine.runs.comparison import as_number, write_index
 from coalmine.runs.running import RUNS, check, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, run_from_text
 
@@ -100,36 +100,18 @@ class Sweep:
     def plot(self) -> Any:
         """Return an altair chart: ε against the first swept setting, with the claim's curve.
 
-        Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
-        settings have a panel each.
+        Methods, views, and values of further settings have a panel each (`coalmine.report.charts.by_setting`).
         """
         from coalmine.report import charts
 
         first = next(iter(self.axes))
         name = first.rpartition(".")[2].replace("_", " ")
-        panels: dict[str, list[dict[str, Any]]] = {}
+        panels: dict[str, list[tuple[Any, str, Result]]] = {}
         for row in self.rows:
             others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
-            drawn: dict[str, Any] = {"x": as_number(row.point[first]), "about": row.directory.name}
-            drawn["refuted"] = row.result.refuted
-            numbers = row.result.numbers.values()
-            for key, value in zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True):
-                drawn[key] = in_chart(value)
             title = ", ".join([row.result.method, row.result.label, *others])
-            panels.setdefault(title, []).append(drawn)
-        panels = {title: rows for title, rows in panels.items() if shows_anything(rows)}
-        if not panels:
-            raise InputError("there is nothing to plot: the runs have neither bounds nor estimates")
-        specs = {}
-        for title, rows in panels.items():
-            # At each value the largest claim of its runs, which usually are the same.
-            largest: dict[Any, float] = {}
-            for point in rows:
-                if point["claim"] is not None:
-                    largest[point["x"]] = max(point["claim"], largest.get(point["x"], 0.0))
-            line = [{"x": x, "claim": claim} for x, claim in largest.items()]
-            specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
-        return charts.as_altair(specs)
+            panels.setdefault(title, []).append((as_number(row.point[first]), row.directory.name, row.result))
+        return charts.as_altair(charts.by_setting(panels, x=name))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep, ready for JSON."""
