@@ -139,6 +139,8 @@ def sweep(
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if not as_json:
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+        if seeds > 1 and len(swept.axes) > 1:
+            console.say(f"means over seeds: `coalmine compare {swept.directory} --group-by {next(iter(swept.axes))}`")
 
 
 def log(
@@ -295,7 +297,8 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 
 def compare(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
+        list[Path],
+        typer.Argument(help="Two run directories or more, or those in a sweep's; all are compared with the first."),
     ],
     group_by: Annotated[
         list[str] | None,
@@ -309,10 +312,14 @@ def compare(
 
     With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
     """
+    from coalmine.results.directory import RESULT
     from coalmine.runs import comparison as comparing
 
-    groups = comparing.groups_by_setting(directories, group_by) if group_by else None
-    comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by or []))
+    runs: list[Path] = []
+    for directory in directories:
+        runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
+    groups = comparing.groups_by_setting(runs, group_by) if group_by else None
+    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []))
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
