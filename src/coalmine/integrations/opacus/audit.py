@@ -208,7 +208,7 @@ class OpacusAudit:
                 audit.discard(step)
             raise
         # The size of the batch tells Poisson sampling from batches of equal size.
-        if 0 < self._examples <= self._population:
+        if not self._ghost and self._examples <= self._population:
             for audit in self.audits:
                 audit.cohort(step, self._examples, self._population)
         self._examples = 0

@@ -22,7 +22,6 @@ from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result, from_json
-from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
@@ -272,50 +271,6 @@ class CanifeMethod(Method):
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
         """Return the functions of a result that the template calls."""
         return {"rounds": round_rows, "composed": composed_pairs, "samples": samples}
-
-    @classmethod
-    def tables(cls, found: MethodResults) -> list[Table]:
-        """Return what the terminal shows: each adversary's estimates along the training, and rounds composed."""
-        columns = ["rounds", "lower bound", "best threshold", "if Gaussian", "Gaussian shift"]
-        columns += ["scores with + without", "std with, without", "accuracy"]
-        shown = []
-        for result in found.results:
-            if not result.details.get("rounds"):
-                continue
-            rows = []
-            for period in result.details["rounds"]:
-                # At most two digits of each number, "-" where it is missing.
-                epsilons = {name: fixed(value, 2) for name, value in _epsilons(period).items()}
-                first, last = period["round"], period["round"] + period["rounds"] - 1
-                accuracy = period["attack_accuracy"]
-                rows.append(
-                    [
-                        str(first) if first == last else f"{first}–{last}",
-                        f"{epsilons['bound']} of {epsilons['ceiling']}",
-                        f"{epsilons['best-threshold']} of {epsilons['rate_ceiling']}",
-                        epsilons["gdp"],
-                        epsilons["gaussian-shift"],
-                        f"{period['with_scores']} + {period['without_scores']}",
-                        f"{fixed(period['with_std'], 3)}, {fixed(period['without_std'], 3)}",
-                        "-" if accuracy is None else f"{accuracy:.1%}",
-                    ]
-                )
-            title = f"canife, {result.label}: ε of one round, out of the most this many scores can show"
-            shown.append(Table(title, columns, rows))
-            training = [[name, *(fixed(value, 3) for value in pair)] for name, pair in composed_pairs(result).items()]
-            if training:
-                title = "all rounds composed: estimates of ε, not bounds"
-                shown.append(Table(title, ["from ε̂ᵣ by", "exact", "as in the paper"], training))
-        return shown
-
-
-def _epsilons(period: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return ε of a period by each estimator, its first lower bound and the ceilings; None where there is none."""
-    stored = {estimate["method"]: estimate["epsilon"] for estimate in period["estimates"]}
-    stored |= {"ceiling": period["ceiling"], "rate_ceiling": period["rate_ceiling"]}
-    stored["bound"] = next((estimate["epsilon"] for estimate in period["estimates"] if estimate["valid"]), None)
-    names = ("bound", "ceiling", "best-threshold", "rate_ceiling", "gdp", "gaussian-shift")
-    return {name: from_json(stored.get(name)) for name in names}
 
 
 def round_rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

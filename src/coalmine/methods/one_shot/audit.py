@@ -420,7 +420,7 @@ class OneShot(Audit):
             >>> audit.cohort(0, clients=[3, 14, 15], available=12)
         """
         if self._plants:
-            self._checks.cohort(clients, available)
+            self._checks.cohort(round, clients, available)
 
     def add_replay(self, check: str, replay: Replay) -> None:
         """Record a replay that the training or an integration made by itself as a check of this name."""
@@ -436,6 +436,7 @@ class OneShot(Audit):
         """Record an aborted round: it counts as one without canaries."""
         self.discard(round)
         self._planted[round] = self._aborted[round] = True
+        self._checks.skip(round)
         if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
             self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
