@@ -59,7 +59,6 @@ def _group() -> None:
 
 
 _FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
-_SECONDS = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
     ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
@@ -67,7 +66,6 @@ _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--max-epsilon", "Exit with code 1 if the claim or a lower bound exceeds this ε.", {"type": float}),
     ("--allow", "With --max-epsilon: what must not stop it, as in `coalmine check`. Repeatable.", {"multiple": True}),
     ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
-    ("--timeout", "Stop after so many seconds.", _SECONDS),
     ("--quiet", "Hide progress.", _FLAG),
     ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
@@ -140,7 +138,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     out, as_json, max_epsilon = values["out"], values["as_json"], values["max_epsilon"]
     # Only a directory with run.json has something that `resume` could continue.
     go_on, kept = f"continue with `coalmine resume {out}`", out and out / "run.json"
-    with console.working(go_on, kept=kept, timeout=values["timeout"], quiet=values["quiet"] or as_json):
+    with console.working(go_on, kept=kept, quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
