@@ -123,9 +123,10 @@ class _Run:
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not finished.keys() >= group.methods.keys()]
-            # The models of later groups are built first, so that a wrong setting is not found after hours.
+            # Later groups get their canaries and models first, so that unlucky coin flips or a wrong setting are not
+            # found after hours.
             for group in waiting[1:]:
-                splits = group.splits()
+                splits = group.with_canaries()
                 with _naming(group.table):
                     self.settings.trainings[group.table].module(splits)
             for group in groups:
@@ -198,11 +199,7 @@ class _Run:
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
-        splits = group.splits()
-        for name, method in group.methods.items():
-            with _naming(name):
-                splits = method.insert(splits)  # each method sees the canaries of those before it
-        training = group.build(splits, audits=True)
+        training = group.build(group.with_canaries(), audits=True)
         checkpoints = "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}"
         metrics = self._train(training, group.table, checkpoints)
         if self.settings.run.baseline:
@@ -280,6 +277,14 @@ class _Group:
         assert self.settings is not None
         with _naming(self.table):
             return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods.values()))
+
+    def with_canaries(self) -> Splits:
+        """Return the data with all canaries that live in it; each method sees those of the methods before it."""
+        splits = self.splits()
+        for name, method in self.methods.items():
+            with _naming(name):
+                splits = method.insert(splits)
+        return splits
 
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""
