@@ -44,6 +44,7 @@ def test_a_claimed_epsilon_is_compared_with_what_noise_sampling_and_rounds_give(
     assert wrong.refuted
     # The noise is tested as if the ε had been computed, and nothing is wrong with it.
     assert (wrong.claim.epsilon, wrong.claim_test.refuted) == (0.95, False)
+    assert (f"the lower bound ε ≥ {wrong.bound.epsilon:.3g} exceeds it" in str(wrong)) == (wrong.bound.epsilon > 0.95)
     assert wrong.claim_test.p_value == audited(Claim(**TERMS)).claim_test.p_value
     assert "noise on every tensor" in wrong.checks
 

@@ -28,6 +28,15 @@ def test_estimate_prints_every_method_and_what_the_number_means(run, golden):
         assert word in " ".join(out.split())
 
 
+def test_estimate_asks_whether_a_stated_epsilon_follows_from_its_terms(run, golden):
+    terms = "noise=0.4,sampling=poisson:0.2,rounds=10,epsilon="
+    code, out, _ = run("estimate", golden, "--claim", f"{terms}0.95")
+    assert code == 1
+    assert "The claimed ε = 0.95 is below what this mechanism gives" in " ".join(out.split())
+    code, out, _ = run("estimate", golden, "--claim", f"{terms}50")
+    assert (code, "below what" in out) == (0, False)
+
+
 def test_estimate_as_json_is_the_result_and_nothing_else(run, golden):
     code, out, _ = run("estimate", golden, "--json", "--delta", "1e-6", "--method", "simultaneous")
     content = json.loads(out)

@@ -124,22 +124,6 @@ def test_a_model_that_ends_the_process_in_training_is_an_error_of_its_file(tmp_p
     assert re.search(r"exit\(0\) \(.*mine.py, line 10\)", err)
 
 
-@pytest.mark.parametrize("body", ["while True: pass", pytest.param("time.sleep(600)", marks=pytest.mark.slow)])
-def test_users_code_that_never_returns_is_stopped_where_it_was(tmp_path, body):
-    stopped = coalmine(*mechanism(user_file(tmp_path / "mine.py", body), "--timeout", "1"))
-    assert stopped.returncode == 2
-    assert "mine.py, line 5" in stopped.stderr
-    assert "1 seconds" in stopped.stderr
-
-
-@pytest.mark.slow
-def test_users_code_that_catches_everything_is_stopped_too(tmp_path):
-    body = "while True:\n        try:\n            time.sleep(60)\n        except BaseException:\n            pass"
-    stopped = coalmine(*mechanism(user_file(tmp_path / "mine.py", body), "--timeout", "0.5"))
-    assert stopped.returncode == 2
-    assert "mine.py" in stopped.stderr
-
-
 def test_ctrl_c_says_one_sentence_and_how_to_go_on(tmp_path):
     arguments = mechanism(user_file(tmp_path / "mine.py", "time.sleep(600)"), "--out", "mine", "--quiet")
     # Jobs in the background of a shell ignore Ctrl-C, and what they start does so too unless they handle it themselves.
@@ -155,15 +139,6 @@ def test_ctrl_c_says_one_sentence_and_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert err == "coalmine: stopped; continue with `coalmine resume mine`\n"
     assert json.loads((tmp_path / "mine" / "run.json").read_text())["state"] == "stopped"
-
-
-@pytest.mark.slow
-def test_a_time_limit_on_a_run_says_how_to_go_on(tmp_path):
-    function = user_file(tmp_path / "mine.py", "time.sleep(600)")
-    (tmp_path / "audit.toml").write_text(f'[mechanism]\nfunction = "{function}"\ndim = 100\ncanaries = 5\n')
-    stopped = coalmine("run", "audit.toml", "--quiet", "--timeout", "3", cwd=tmp_path)
-    assert stopped.returncode == 2
-    assert "coalmine resume runs/audit" in stopped.stderr
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "a\x07", "a\x9bb", "a\u202eb", "a\nb", "a\u2028b"])

@@ -111,6 +111,7 @@ def test_empty_batches_are_ordinary_steps():
     private.step(*data(20)[:])
     private.step(torch.empty(0, 64), torch.empty(0, dtype=torch.int64))
     assert audit.taken == 2
+    assert audit.audits[0]._checks.cohorts.sizes.tolist() == [20, 0]  # without the empty ones, batches look too large
     assert np.isfinite(np.concatenate(audit.audits[0].scores())).all()
     assert audit.audits[0].notes == ()
 

@@ -59,7 +59,6 @@ def _group() -> None:
 
 
 _FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
-_SECONDS = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
     ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
@@ -67,7 +66,6 @@ _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--max-epsilon", "Exit with code 1 if the claim or a lower bound exceeds this ε.", {"type": float}),
     ("--allow", "With --max-epsilon: what must not stop it, as in `coalmine check`. Repeatable.", {"multiple": True}),
     ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
-    ("--timeout", "Stop after so many seconds.", _SECONDS),
     ("--quiet", "Hide progress.", _FLAG),
     ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
@@ -140,7 +138,7 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     out, as_json, max_epsilon = values["out"], values["as_json"], values["max_epsilon"]
     # Only a directory with run.json has something that `resume` could continue.
     go_on, kept = f"continue with `coalmine resume {out}`", out and out / "run.json"
-    with console.working(go_on, kept=kept, timeout=values["timeout"], quiet=values["quiet"] or as_json):
+    with console.working(go_on, kept=kept, quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
     # Whoever audits one method names it, so that a limit applies to each of its units. Without a limit, it only reports
@@ -292,6 +290,7 @@ def estimate(
 def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a result that follow from a file of scores; ``terms`` are those of `stats.estimate`."""
     from coalmine import stats
+    from coalmine.checks.accounting import accounting_findings
     from coalmine.claims.claim import parse_claim
     from coalmine.files import read_table, two_groups
     from coalmine.results.claim_test import check_claim
@@ -317,7 +316,7 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     if claim is not None:
         stated = parse_claim(claim, delta=terms["delta"])
         test = check_claim(sides.members, sides.nonmembers, stated, null=known, **shared)
-        fields |= {"claim": stated, "claim_test": test}
+        fields |= {"claim": stated, "claim_test": test, "findings": list(accounting_findings(stated))}
     # Losses given as scores are the most frequent mistake, and give a bound of 0 without any error.
     if seem_inverted(sides):
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"

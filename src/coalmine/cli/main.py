@@ -159,7 +159,7 @@ def main() -> None:
 def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """Return the exit code and the sentence for an exception."""
     notes = getattr(error, "__notes__", [])  # how to continue, by `console.working`
-    if isinstance(error, InputError | console.TimeIsUp):
+    if isinstance(error, InputError):
         return console.BAD_INPUT, "; ".join([str(error), *notes])
     if isinstance(error, Terminated):
         return _TERMINATED, "; ".join([str(error), *notes])

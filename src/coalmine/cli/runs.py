@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
+from coalmine.cli.console import AsJson, Directory, Quiet, Tracker
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
     track: Annotated[Tracker | None, typer.Option(help="Log rounds and results to an experiment tracker.")] = None,
-    timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +77,7 @@ def run(
 
     directory = out or RUNS / file.stem
     settings_of_run = run_from_text(read_text(file), str(file), settings or [])
-    gate = _run(settings_of_run, directory, quiet, as_json, timeout, track)
+    gate = _run(settings_of_run, directory, quiet, as_json, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
@@ -86,7 +85,7 @@ def run(
     console.exit_if_failed(gate)  # last, since everything is written all the same
 
 
-def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
+def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
     from coalmine.runs.settings import run_from_text
@@ -94,7 +93,7 @@ def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, 
     stopped = RunDirectory(directory)
     stopped.about()  # raises unless this is a directory of coalmine's own
     settings = run_from_text(stopped.config, str(directory / "config.toml"))
-    console.exit_if_failed(_run(settings, directory, quiet, as_json, timeout))
+    console.exit_if_failed(_run(settings, directory, quiet, as_json))
 
 
 def sweep(
@@ -108,7 +107,6 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Directory of the sweep; by default runs/NAME-sweep for NAME.toml.")
     ] = None,
-    timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -122,7 +120,7 @@ def sweep(
     from coalmine.runs.sweep import values_from_texts
 
     # The files of finished runs stay where they are: nothing but the command is needed to go on.
-    with console.working("the same command continues", kept=file, timeout=timeout, quiet=quiet or as_json):
+    with console.working("the same command continues", kept=file, quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     # The runs took long, so what they show is printed before anything is drawn.
     if as_json:
@@ -135,6 +133,8 @@ def sweep(
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if not as_json:
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+        if seeds > 1 and len(swept.axes) > 1:
+            console.say(f"means over seeds: `coalmine compare {swept.directory} --group-by {next(iter(swept.axes))}`")
 
 
 def log(
@@ -290,7 +290,8 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 
 def compare(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
+        list[Path],
+        typer.Argument(help="Two run directories or more, or those in a sweep's; all are compared with the first."),
     ],
     group_by: Annotated[
         list[str] | None,
@@ -304,10 +305,14 @@ def compare(
 
     With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
     """
+    from coalmine.results.directory import RESULT
     from coalmine.runs import comparison as comparing
 
-    groups = comparing.groups_by_setting(directories, group_by) if group_by else None
-    comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by or []))
+    runs: list[Path] = []
+    for directory in directories:
+        runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
+    groups = comparing.groups_by_setting(runs, group_by) if group_by else None
+    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []))
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
@@ -332,9 +337,7 @@ def compare(
 # Shared
 
 
-def _run(
-    settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
-) -> Gate:
+def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: str | None = None) -> Gate:
     """Run, print a summary of all methods, draw the report, and return the gate."""
     from coalmine.integrations.tracking import log_run, tracker
     from coalmine.results.gate import judge
@@ -345,7 +348,7 @@ def _run(
 
     with nullcontext() if track is None else tracker(track, name=out.resolve().name) as tracked:
         go_on, started = f"continue with `coalmine resume {out}`", out / "run.json"
-        with console.working(go_on, kept=started, timeout=timeout, quiet=quiet or as_json):
+        with console.working(go_on, kept=started, quiet=quiet or as_json):
             finished = run_all(settings, out=out, watch=None if tracked is None else tracked.log_round)
         if tracked is not None:
             log_run(out, tracked, rounds=False)  # they were logged while it ran

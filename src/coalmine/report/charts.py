@@ -421,6 +421,8 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
 def by_setting(panels: Mapping[str, Sequence[tuple[Any, str, Result]]], *, x: str) -> dict[str, Spec]:
     """Return a chart for each panel: bound and best guess of every run by a setting, with the claim's curve.
 
+    A panel without any bound or best guess is left out.
+
     Args:
         panels: The results of each panel, by its title: value of the setting, name of the run, and result.
         x: The setting.
@@ -436,7 +438,10 @@ def by_setting(panels: Mapping[str, Sequence[tuple[Any, str, Result]]], *, x: st
             if row["claim"] is not None:  # the largest of all runs with this value, which usually claim the same
                 claims[value] = max(row["claim"], claims.get(value, 0.0))
         line = [{"x": value, "claim": claim} for value, claim in claims.items()]
-        specs[f"ε against {x}: {title}"] = points(rows, x=x, y="ε", claims=line, height=240)
+        if any(row["bound"] is not None or row["estimate"] is not None for row in rows):
+            specs[f"ε against {x}: {title}"] = points(rows, x=x, y="ε", claims=line, height=240)
+    if not specs:
+        raise InputError("there is nothing to plot: the runs have neither bounds nor best guesses")
     return specs
 
 

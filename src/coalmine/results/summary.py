@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coalmine.claims.sampling import AtMost, Epochs
-from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict
+from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict, exceeds
 from coalmine.stats.exact_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
@@ -103,7 +103,10 @@ def verdict_sentence(result: Result) -> str:
         return "No claim was stated."
     claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
     if result.refuted and not test.refuted:
-        return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
+        bound, shown = result.quoted_bound, "although the scores of the canaries alone do not show it"
+        if bound is not None and result.about_claim and exceeds(bound, claim):
+            shown = f"and the lower bound ε ≥ {number(bound.epsilon)} exceeds it"
+        return f"Refuted: {claimed} does not hold, {shown}."
     if result.verdict is Verdict.NO_CLAIM:
         if claim.has_noise:
             return (

@@ -168,7 +168,7 @@ class Comparison:
         tables = []
         if self.settings:
             tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
-        columns = ["group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
+        columns = [self.by or "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
         columns = columns if self._grouped else ["run", *EVIDENCE]
         rows = []
         for row in self.rows:
@@ -247,8 +247,10 @@ def _welch(first: Row, second: Row) -> str:
     if one.size < len(first.results) or other.size < len(second.results):
         # A few canaries give no best guess. How far their scores are separated is known all the same.
         one, other, measure = first.separations(), second.separations(), " (separation of scores)"
-    if min(one.size, other.size) < 2:
+    if min(len(first.results), len(second.results)) < 2:
         return "not compared: fewer than two runs"
+    if min(one.size, other.size) < 2:
+        return "not compared: no best guess, no scores"
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():

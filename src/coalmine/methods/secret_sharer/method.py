@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NAME = "secret-sharer"
 TABLE = "text-training"
-SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
+SHOWN_VIEWS = ("exposure:user", "exposure:phrase")
 """Views whose estimates the terminal prints as tables."""
 
 # Settings that apply to a stored model; all others describe what is inserted into a training's data.
@@ -256,9 +256,8 @@ class SecretSharerMethod(Method):
         )
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
-        """Return one result per score and unit, and for a training of this run one of the attack on users."""
+        """Return one result per score and unit."""
         from coalmine.methods.secret_sharer.audit import SecretSharer
-        from coalmine.methods.secret_sharer.evidence import user_attack, users_left
         from coalmine.methods.secret_sharer.stored_model import load_model, save_weights, write_canaries
         from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
@@ -304,18 +303,6 @@ class SecretSharerMethod(Method):
         # Without held-out phrases there is nothing to compare with, only counts of memorized phrases.
         for score in () if canaries.inserted.all() else memorization.values:
             results += [self.audit.result(score=score, unit=unit, metrics=metrics, **terms) for unit in units]
-        if self.insertion is not None and users_left(self.insertion.data, self.insertion.sharers).size:
-            assert self._splits is not None
-            attack = user_attack(
-                module,
-                members=self.insertion.data,
-                nonmembers=self._splits.test,
-                without=self.insertion.sharers,
-                reference=reference,
-                seed=canaries.seed,
-                **terms,
-            )
-            results.insert(2, attack)  # after both views of the exposure
         return MethodResults(
             method=self.name,
             results=[replace(result, config={**config, **result.config}) for result in results],
