@@ -225,3 +225,18 @@ def test_a_closed_stream_changes_no_exit_code(stream, tmp_path):
 def test_names_that_the_file_system_refuses_get_a_sentence(run, command):
     code, _, err = run(*(word.format("n" * 300) for word in command))
     assert (code, "too long" in err, err.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_bug_of_ours_and_no_verdict(scores):
+    with open("/dev/full", "w") as full:
+        printing = subprocess.run([*COALMINE, "estimate", scores], stdout=full, stderr=subprocess.PIPE, check=False)
+        complaining = subprocess.run([*COALMINE, "estimate", "none.csv"], stderr=full, check=False)
+    assert (printing.returncode, complaining.returncode) == (2, 2)
+    assert printing.stderr.decode() == "coalmine: the output cannot be used: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", [".", "a" * 300 + ".toml"])
+def test_what_cannot_be_opened_is_called_unreadable_and_not_text(name, tmp_path):
+    ran = coalmine("run", name, cwd=tmp_path)
+    assert (ran.returncode, "cannot be read: " in ran.stderr, len(ran.stderr) < 300) == (2, True, True)

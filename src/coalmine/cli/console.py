@@ -13,7 +13,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -59,7 +59,8 @@ def say(*lines: object) -> None:
 
 def complain(sentence: object) -> None:
     """Print a sentence on one line of standard error, after the program's name."""
-    print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk: the exit code still says what happened
+        print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
 
 
 warned: set[str] = set()
