@@ -167,13 +167,18 @@ def print_sentence(text: str | None) -> None:
     """Print a paragraph after an empty line, wrapped to the terminal; nothing if there is none."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
     if text:
-        say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
+        # Line breaks become spaces, and long words such as paths stay whole, to be copied.
+        say("", *textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False))
 
 
 def print_alarm(text: str) -> None:
     """Print a sentence on a line of its own, in red if this is a terminal; nothing if it is empty."""
     if text:
-        typer.secho(f"\n{printable(text)}", fg="red", bold=True)
+        from rich.console import Console  # which heeds NO_COLOR
+
+        Console(width=None if sys.stdout.isatty() else 240).print(
+            f"\n{printable(text)}", style="bold red", markup=False
+        )
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
