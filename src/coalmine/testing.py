@@ -20,6 +20,7 @@ from coalmine.errors import InputError, check_count, check_positive, check_proba
 from coalmine.layers import LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import summary
+from coalmine.seeds import default_rng
 from coalmine.stats import Estimate
 from coalmine.stats.gaussian import epsilon_gdp
 
@@ -259,7 +260,7 @@ def assert_locally_private(
     halved = None if noise_multiplier is None else noise_multiplier / 2
     stated, limit = _claim(epsilon, delta, halved, false_alarm_rate)
     confidence = 1 - false_alarm_rate / GAMES  # each game has its share of the rate
-    rng = np.random.default_rng(check_count("seed", seed, least=0))
+    rng = default_rng(check_count("seed", seed, least=0))
     check_count("trials", trials, least=4)
 
     @functools.wraps(mechanism)

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
+from coalmine import Claim, check_claim, replay
 from coalmine.errors import InputError
 from coalmine.stats import sigma_gaussian
 from coalmine.testing import assert_locally_private, assert_private
@@ -193,3 +194,20 @@ def test_importing_it_does_not_load_torch_nor_does_a_test_of_sums():
         [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "False"
+
+
+def test_no_draw_of_ours_depends_on_default_rng_which_code_under_audit_may_replace(monkeypatch):
+    rng, scores = np.random.default_rng(0), np.random.default_rng(1).normal(0, 1, (2, 60))
+    claim = Claim(noise_multiplier=1.0, rounds=1, delta=1e-5)
+
+    def audit():
+        rng.bit_generator.state = np.random.PCG64(0).state
+        with warnings.catch_warnings(action="ignore"):
+            bound = assert_private(lambda total: total + rng.normal(0, 2, 200), noise_multiplier=2.0, dim=200).lower
+        local = assert_locally_private(lambda x: x + rng.normal(0, 2, 100), noise_multiplier=2.0).lower
+        moved = replay(lambda clients: np.sum(clients, axis=0), [np.ones(9)], clip_norm=1.0, noise_multiplier=None)
+        return bound, local, moved.findings, check_claim(*scores, claim)
+
+    expected = audit()
+    monkeypatch.setattr(np.random, "default_rng", lambda: rng)  # which takes no seed
+    assert audit() == expected

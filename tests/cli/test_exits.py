@@ -215,7 +215,8 @@ def test_a_run_that_refutes_its_claim_ends_with_1_and_everything_written(tmp_pat
 
 @pytest.mark.parametrize("stream", [1, 2])
 def test_a_closed_stream_changes_no_exit_code(stream, tmp_path):
-    close = f"{sys.executable} -m coalmine estimate --counts 30,0,1,30 --max-epsilon 1 {stream}>&-"
+    (tmp_path / "scores.csv").write_text("score,member\n" + "1,1\n0,0\n" * 50)
+    close = f"{sys.executable} -m coalmine estimate scores.csv --max-epsilon 1 {stream}>&-"
     assert subprocess.run(["sh", "-c", close], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
 

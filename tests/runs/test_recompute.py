@@ -11,8 +11,9 @@ import pytest
 
 from coalmine import Claim, OneShot, files
 from coalmine.errors import InputError
+from coalmine.results import Results
 from coalmine.results.gate import judge
-from coalmine.results.io import MANIFEST, check_manifest, read_run_directory, save, write_manifest
+from coalmine.results.io import MANIFEST, check_manifest, read_run_directory, write_manifest
 from coalmine.runs.recompute import recompute
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
@@ -346,7 +347,7 @@ def test_a_loosened_delta_does_not_count_beside_the_settings(copy):
 
 
 def test_results_without_terms_are_judged_as_stored_and_said_to_be(tmp_path, run):
-    save(result(), tmp_path)
+    result().save(tmp_path)
     code, out, _ = run("verify", tmp_path)
     assert code == 0
     assert "Judged as stored" in out
@@ -397,18 +398,18 @@ def test_a_directory_without_a_manifest_is_refused(copy, run):
 
 def test_saved_results_have_a_manifest_too_and_leave_other_files_alone(tmp_path, run):
     (tmp_path / "package.json").write_text("{}")
-    save(result(), tmp_path)
+    result().save(tmp_path)
     (tmp_path / "package.json").write_text('{"mine": 1}')
     assert run("check", tmp_path)[0] == 0
     assert read_run_directory(tmp_path).provenance["date"].endswith("+00:00")
-    save(result(), tmp_path, overwrite=True)
+    result().save(tmp_path, overwrite=True)
     assert (tmp_path / "package.json").read_text() == '{"mine": 1}'
 
 
 def test_results_with_one_file_for_their_scores_are_refused_before_anything_is_written(tmp_path):
     for view in ("final", "Final", "final:"):
         with pytest.raises(InputError, match=r"scores-.*npz"):
-            save([result(view="final"), result(view=view)], tmp_path / "saved")
+            Results([result(view="final"), result(view=view)]).save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 

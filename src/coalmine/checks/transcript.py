@@ -17,7 +17,7 @@ from scipy import fft
 
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.protocol import Vector
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 
 LEAST, MOST = 0.9, 1.0
 """Canaries are this large. The secret part of their size lies between these, so that it can be guessed, too."""
@@ -220,7 +220,7 @@ def weakest_directions(transcript: Transcript, dim: int) -> Floats:
     spanned = squares > _ROUNDING * squares[-1]
     if not spanned.all():  # of lower rank, so that all of the noise lies in the span of these calls
         span = noise.T @ (calls[:, spanned] / np.sqrt(squares[spanned]))
-        anywhere = np.random.default_rng(0).standard_normal((dim, count))
+        anywhere = default_rng(0).standard_normal((dim, count))
         return np.asarray(np.linalg.qr(anywhere - span @ (span.T @ anywhere))[0])
     weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[:count]
     return np.asarray(fft.idct(np.eye(dim)[weakest], norm="ortho").T)

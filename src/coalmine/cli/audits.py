@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -198,18 +196,15 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 
 def estimate(
     scores: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers."
         ),
-    ] = None,
+    ],
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this estimator, by its name in the table. Repeatable.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="A threshold fixed before seeing the scores: adds intervals of its counts.")
     ] = None,
     null: Annotated[
         str | None,
@@ -223,8 +218,6 @@ def estimate(
     lower_is_member: Annotated[
         bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
     ] = False,
-    counts: Annotated[str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.")] = None,
-    guesses: Annotated[str | None, typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.")] = None,
     claim: Annotated[
         str | None,
         typer.Option(help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8."),
@@ -238,36 +231,16 @@ def estimate(
 
     Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
-    from coalmine import stats
     from coalmine.results.gate import judge
     from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
     from coalmine.results.verdict import SCORES
 
-    if sum(source is not None for source in (scores, counts, guesses)) != 1:
-        raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
-    # Refused instead of ignored: a claim that was never tested would look like one that passed.
-    defaults = (None, None, "fixed", 1, False, None)
-    if scores is None and (threshold, null, design, copies, lower_is_member, claim) != defaults:
-        raise InputError(
-            "--threshold, --null, --design, --copies, --lower-is-member and --claim apply to a file of scores, not to "
-            "--counts or --guesses"
-        )
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "methods": method}
-    if counts is not None:
-        cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
-        fields: dict[str, Any] = {"config": {"counts": asdict(cells)}}
-        fields["estimates"] = stats.estimates_from_counts(cells, **terms)
-    elif guesses is not None:
-        guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
-        fields = {"config": {"guesses": asdict(guessed)}}
-        fields["estimates"] = stats.estimates_from_guesses(guessed, **terms)
-    else:
-        assert scores is not None
-        terms |= {"design": design, "copies": copies, "threshold": threshold, "lower_is_member": lower_is_member}
-        with console.busy("reading and testing the scores"):
-            fields = _from_file(scores, null, claim, terms)
+    terms |= {"design": design, "copies": copies, "lower_is_member": lower_is_member}
+    with console.busy("reading and testing the scores"):
+        fields = _from_file(scores, null, claim, terms)
     result = Result(
         method="estimate",
         view="scores",
@@ -326,13 +299,6 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"
         fields["warnings"] = [f"{wrong}. {advice} --lower-is-member?"]
     return fields
-
-
-def _whole_numbers(option: str, text: str, count: int) -> list[int]:
-    numbers = re.findall(r"\d+", text)
-    if ",".join(numbers) != text or len(numbers) != count:
-        raise InputError(f"{option} must be {count} whole numbers separated by commas, got {text!r}")
-    return list(map(int, numbers))
 
 
 def account(
