@@ -172,6 +172,7 @@ def print_sentence(text: str | None) -> None:
 def _wrapped(text: str) -> list[str]:
     """Return the lines of a paragraph, without line breaks or other control characters of its own."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
+    # Long words such as paths stay whole, to be copied.
     return textwrap.wrap(printable(" ".join(text.split())), width, break_on_hyphens=False, break_long_words=False)
 
 
@@ -182,11 +183,14 @@ def print_decision(gate: Gate, objections: Sequence[Objection] = ()) -> None:
         gate: The gate.
         objections: What `coalmine check` would stop at. If there is something, nothing is said to have passed.
     """
+    from rich.console import Console  # which heeds NO_COLOR
+
     text, color = gate.decision, {"PASSED": "green", "FAILED": "red"}.get(gate.outcome, "yellow")
     if objections and not gate.failed:
         found = "; ".join(objection.sentence for objection in objections)
         text, color = f"{found[:1].upper()}{found[1:]}: `coalmine check` fails on this.", "red"
-    typer.secho("\n".join(_wrapped(text)) + "\n", fg=color, bold=True)
+    lines = "\n".join(_wrapped(text))
+    Console().print(f"{lines}\n", style=f"bold {color}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
