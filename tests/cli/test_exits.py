@@ -241,3 +241,9 @@ def test_a_full_disk_is_no_bug_of_ours_and_no_verdict(scores):
 def test_what_cannot_be_opened_is_called_unreadable_and_not_text(name, tmp_path):
     ran = coalmine("run", name, cwd=tmp_path)
     assert (ran.returncode, "cannot be read: " in ran.stderr, len(ran.stderr) < 300) == (2, True, True)
+
+
+def test_long_words_stay_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    console.print_sentence(f"Fingerprint {'0123456789abcdef' * 4}.")
+    assert capsys.readouterr().out.splitlines()[1:] == ["Fingerprint", f"{'0123456789abcdef' * 4}."]
