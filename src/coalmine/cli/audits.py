@@ -139,24 +139,18 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     with console.working(go_on, kept=kept, quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
-    confidence = getattr(settings.methods[method.name], "confidence", 0.95)
-    # Whoever audits one method names it, so that a limit applies to each of its units.
-    named = [method.name] if found.results else []
-    gate = judge(
-        found.results,
-        methods=named,
-        max_epsilon=max_epsilon,
-        confidence=confidence,
-        objections=[] if max_epsilon is None else objections(finished.methods),  # without a limit, it only reports
-        allow=values["allow"],
-    )
+    # Whoever audits one method names it, so that a limit applies to each of its units. Without a limit, it only reports
+    # what `coalmine check` would stop at.
+    named, objecting = [method.name] if found.results else [], objections(finished.methods)
+    stopping = [] if max_epsilon is None else objecting
+    gate = judge(found.results, methods=named, max_epsilon=max_epsilon, objections=stopping, allow=values["allow"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
+        console.print_decision(gate, objecting if max_epsilon is None else ())
         print_method(method, found)
         if max_epsilon is not None:
-            console.print_alarm(gate.alarm)
-            console.print_sentence(gate.sentence)
+            console.print_sentence(gate.terms)
     if out is not None and found.results:
         draw(out, as_json)
     # Last, so that a failed gate leaves a complete directory and report.
@@ -231,7 +225,7 @@ def estimate(
 
     Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
-    from coalmine.results.gate import judge
+    from coalmine.results.gate import NOT_CHECKED, judge
     from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
@@ -253,10 +247,12 @@ def estimate(
         **fields,
     )
     # The same gate as of a run, so that --max-epsilon means the same everywhere.
-    gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
+    gate = judge([result], max_epsilon=max_epsilon)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:
+        if gate.outcome != NOT_CHECKED:
+            console.print_decision(gate)
         title = f"ε at δ = {delta:g}, {100 * confidence:g}% confidence"
         console.print_table(Table.of_estimates(result.estimates, title))
         console.print_sentence(result.summary)
