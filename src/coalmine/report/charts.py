@@ -405,7 +405,7 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         across["scale"] = {"paddingInner": 0.6, "paddingOuter": 0.3}
     looks = kinds("shape color", _POINTS, marks, columns=3)
     # Runs with the same name stand side by side; those with the same number share its place.
-    beside = {} if numeric or square else {"xOffset": {"field": "run", "type": "nominal"}}
+    beside: Spec = {} if numeric or square else {"xOffset": {"field": "run", "type": "nominal"}}
     looks["tooltip"] = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
     rule, dot = {"color": ESTIMATE, "strokeWidth": 2}, {"filled": True, "size": 80, "opacity": 0.9}
