@@ -51,7 +51,7 @@ def test_every_method_is_recomputed_to_the_digit(every_method):
 def test_claims_for_replacing_a_client_agree_with_the_settings(tmp_path):
     text = (
         ONE_METHOD.replace("rounds = 3", 'rounds = 2\ncohort = "fixed:5"')
-        + "\n[canife]\ntrials = 8\ndesign.iterations = [0]\n"
+        + "\n[canife]\ntrials = 8\ndesign.iterations = 0\n"
     )
     finished = run_all(run_from_text(text, "fixed.toml"), out=tmp_path / "run")
     assert recompute(read_run_directory(tmp_path / "run", scores=True)).differences == []
