@@ -107,6 +107,7 @@ def test_a_cause_leads_what_it_explains_in_the_same_order_everywhere(tmp_path, r
     ]  # fmt: skip
     directory(tmp_path, found)
     page = report(read_run_directory(tmp_path, scores=True))
+    assert page.index("Noise shared.") < page.index("Noise missing in fc1.bias.")
     assert page.index("Noise shared.") < page.index("And 5 more: noise reused") < page.index("Clients weighted by")
     _, out, _ = run("check", str(tmp_path))
     said = " ".join(out.split())
