@@ -273,9 +273,10 @@ class TrainingChecks:
         if abs(share - 1) < max(_WOULD_SHOW * error, _WRONG_UNITS) or share < _WOULD_SHOW * error:
             return (share, error), []
         divisor = float(self._noise.divisor[0])
+        unclipped = "they were not clipped, or " if self.clips_canaries and share > 1 else ""
         sentence = (
-            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
-            f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
+            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps "
+            f"{unclipped}the sum was divided by {divisor / share:.3g}. Missing noise would not show."
         )
         return (share, error), [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
 

@@ -148,6 +148,7 @@ class Gate:
             parts.append(f"The gate fails: {self.unchecked}.")
         if not self.failed:
             parts += self._passed()
+        parts += filter(None, [summary.not_tested(judgment.result for judgment in self.judgments)])
         rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
         if any(judgment.result.checks for judgment in self.judgments):
             rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"

@@ -173,8 +173,8 @@ def not_tested(results: Iterable[Result]) -> str:
     if not checked or any({Check.CLIPPING, Check.SENSITIVITY} & set(result.checks) for result in checked):
         return ""
     return (
-        "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients instead of adding planted.total, or "
-        "run coalmine.replay."
+        "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients instead of adding planted.total, "
+        "or run coalmine.replay."
     )
 
 
