@@ -59,7 +59,8 @@ def test_accountants_that_differ_slightly_or_are_less_tight_are_not_accused(fact
 
 
 def test_no_epsilon_follows_without_noise():
-    ((finding,),) = [list(accounting_findings(Claim(**TERMS | {"noise_multiplier": 0.0}, rounds=ROUNDS, epsilon=3.0)))]
+    claim = Claim(**TERMS | {"noise_multiplier": 0.0}, rounds=ROUNDS, epsilon=3.0)
+    (finding,) = accounting_findings(claim)
     assert finding.refutes
     assert "∞" in finding.sentence
 
