@@ -1,6 +1,7 @@
 """What an audited loop says is wrong: one cause first, narrowed by what the checks ruled out."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,8 +39,10 @@ def test_clipping_is_not_blamed_where_canaries_came_after_it():
     text = str(result)
     assert "canaries count for more than one clip norm" in text
     assert "look at clipping" not in text
+    assert "Not tested: clipping." in judge([result]).terms
     assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
-    assert "Not tested: clipping." in judge([result]).sentence
+    simulated = str(replace(result, training="training"))
+    assert ("which coalmine's simulator does here" in simulated, "planted" in simulated) == (True, False)
 
 
 def test_clipping_is_tested_where_the_training_clips_canaries():

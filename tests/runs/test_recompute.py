@@ -51,7 +51,7 @@ def test_every_method_is_recomputed_to_the_digit(every_method):
 def test_claims_for_replacing_a_client_agree_with_the_settings(tmp_path):
     text = (
         ONE_METHOD.replace("rounds = 3", 'rounds = 2\ncohort = "fixed:5"')
-        + "\n[canife]\ntrials = 8\ndesign.iterations = [0]\n"
+        + "\n[canife]\ntrials = 8\ndesign.iterations = 0\n"
     )
     finished = run_all(run_from_text(text, "fixed.toml"), out=tmp_path / "run")
     assert recompute(read_run_directory(tmp_path / "run", scores=True)).differences == []
@@ -206,9 +206,32 @@ def say_that_there_was_no_mechanism(content):
     content["training_runs"]["training"]["private"] = False
 
 
+def forget_the_training(content):
+    content["training_runs"] = {}
+
+
+def state_another_seed(content):
+    for one in content["results"]:
+        one["seed"] += 1
+
+
+def state_another_number_of_canaries(content):
+    for one in content["results"]:
+        one["config"]["canaries"] = 1000
+
+
+def take_another_title(content):
+    content["title"] = "Another run"
+
+
+def name_another_auditor(content):
+    content["auditor"] = "Somebody Else"
+
+
 FORGERIES = [
     forget_the_claim, claim_rare_participation, claim_what_nobody_settled, say_that_fewer_took_part,
-    say_that_there_was_no_mechanism,
+    say_that_there_was_no_mechanism, forget_the_training, state_another_seed, state_another_number_of_canaries,
+    take_another_title, name_another_auditor,
 ]  # fmt: skip
 
 
@@ -248,6 +271,9 @@ def test_numbers_on_the_page_are_compared_and_other_html_is_not(copy, run):
     for other in (
         page.replace(f"≤ {claimed}<", "≤ 1.5<"),
         page.replace('data-number="one-shot, updates: verdict"', ""),
+        page.replace("data-number", "data-digit"),
+        re.sub(r'(class="headline".*?>)[^<]+', r"\1Suspicious", page),
+        re.sub(r'(updates: p_value">)[^<]+', r"\g<1>0.77", page),
     ):
         (copy / "report.html").write_text(other, encoding="utf-8")
         code, out, _ = run("check", copy)
