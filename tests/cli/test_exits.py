@@ -215,7 +215,8 @@ def test_a_run_that_refutes_its_claim_ends_with_1_and_everything_written(tmp_pat
 
 @pytest.mark.parametrize("stream", [1, 2])
 def test_a_closed_stream_changes_no_exit_code(stream, tmp_path):
-    close = f"{sys.executable} -m coalmine estimate --counts 30,0,1,30 --max-epsilon 1 {stream}>&-"
+    (tmp_path / "scores.csv").write_text("score,member\n" + "1,1\n0,0\n" * 50)
+    close = f"{sys.executable} -m coalmine estimate scores.csv --max-epsilon 1 {stream}>&-"
     assert subprocess.run(["sh", "-c", close], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
 
@@ -225,3 +226,24 @@ def test_a_closed_stream_changes_no_exit_code(stream, tmp_path):
 def test_names_that_the_file_system_refuses_get_a_sentence(run, command):
     code, _, err = run(*(word.format("n" * 300) for word in command))
     assert (code, "too long" in err, err.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_bug_of_ours_and_no_verdict(scores):
+    with open("/dev/full", "w") as full:
+        printing = subprocess.run([*COALMINE, "estimate", scores], stdout=full, stderr=subprocess.PIPE, check=False)
+        complaining = subprocess.run([*COALMINE, "estimate", "none.csv"], stderr=full, check=False)
+    assert (printing.returncode, complaining.returncode) == (2, 2)
+    assert printing.stderr.decode() == "coalmine: the output cannot be used: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", [".", "a" * 300 + ".toml"])
+def test_what_cannot_be_opened_is_called_unreadable_and_not_text(name, tmp_path):
+    ran = coalmine("run", name, cwd=tmp_path)
+    assert (ran.returncode, "cannot be read: " in ran.stderr, len(ran.stderr) < 300) == (2, True, True)
+
+
+def test_long_words_stay_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    console.print_sentence(f"Fingerprint {'0123456789abcdef' * 4}.")
+    assert capsys.readouterr().out.splitlines()[1:] == ["Fingerprint", f"{'0123456789abcdef' * 4}."]

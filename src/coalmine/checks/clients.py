@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.results.verdict import Check
+from coalmine.seeds import default_rng
 
 Path = tuple[str | int, ...]
 """Where a leaf lies in a tree: keys, positions and field names."""
@@ -172,7 +173,7 @@ class Template:
 
     def random(self, count: int, *, norm: float, seed: int) -> list[Any]:
         """Return clients whose updates have random directions and this ℓ₂ norm. Integer arrays are zero."""
-        directions = np.random.default_rng([seed, 7]).standard_normal((count, self.dim))
+        directions = default_rng([seed, 7]).standard_normal((count, self.dim))
         return [self.build(direction * (norm / np.linalg.norm(direction))) for direction in directions]
 
 
@@ -263,7 +264,7 @@ class ProbeClients:
                     f"clients must hold arrays of the same names and shapes: {dotted(path)!r} of clients[{index}] is "
                     f"{shapes.get(path, 'missing')}, that of clients[0] is {expected.get(path, 'missing')}"
                 )
-        rng, dim = np.random.default_rng(seed), self.template.dim
+        rng, dim = default_rng(seed), self.template.dim
         # Of nearly one size, since movements are then judged most precisely (see `NoiseLevel.length`), without ties.
         self.direction: Floats = self._unit(rng.uniform(1.0, 1.2, dim) * rng.choice([-1.0, 1.0], dim))
         self.tolerance = _HALF_TOLERANCE if self.template.precision > 1e-4 else 1e-3

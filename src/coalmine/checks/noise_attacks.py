@@ -22,7 +22,7 @@ from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often, turn
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
@@ -270,7 +270,7 @@ def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rat
         True
     """
     # More canaries refute what fewer do, so that large numbers need not be simulated.
-    count, size, rng = min(canaries, 100_000), noise_multiplier / 2, np.random.default_rng(0)
+    count, size, rng = min(canaries, 100_000), noise_multiplier / 2, default_rng(0)
     coins, values = rng.random(count) < 0.5, rng.uniform(LEAST, MOST, count)
     outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
     p_value = CoinGuesses.count(values * (outputs - values / 2) / size**2, coins).p_value(claim)

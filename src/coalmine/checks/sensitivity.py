@@ -24,6 +24,7 @@ from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
 from coalmine.protocol import Vector
 from coalmine.results.verdict import Check
+from coalmine.seeds import default_rng
 
 _LEAST_DRAWS = 6
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
@@ -468,7 +469,7 @@ class ClientSums:
         All others send nothing. The first is measured by swapping the client for its negative.
         """
         runner = Runner(self._release, seed=self._seed)
-        rng, one = np.random.default_rng(self._seed), np.eye(1, self.dim)[0]
+        rng, one = default_rng(self._seed), np.eye(1, self.dim)[0]
         direction = rng.uniform(1.0, 1.2, self.dim) * rng.choice([-1.0, 1.0], self.dim)
         direction *= self._clip / np.linalg.norm(direction, order)
         silent = self._sending(np.zeros(self.dim))

@@ -380,7 +380,8 @@ def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -
                 if tested * float(claim.curve(share).tpr(likelihoods).min()) <= level:
                     sentence += f": at most {share:g} of the claimed noise is in effect there"
                     break
-        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
+        p_value = max(p_value, LEAST_P_VALUE)
+        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=p_value, where=name))
     return findings
 
 

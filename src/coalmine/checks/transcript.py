@@ -17,7 +17,7 @@ from scipy import fft
 
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.protocol import Vector
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 
 LEAST, MOST = 0.9, 1.0
 """Canaries are this large. The secret part of their size lies between these, so that it can be guessed, too."""
@@ -218,6 +218,7 @@ def weakest_directions(transcript: Transcript, dim: int) -> tuple[Floats, int]:
     many = len(noise) >= dim
     squares, vectors = np.linalg.eigh(noise.T @ noise if many else noise @ noise.T)
     spanned = squares > _ROUNDING * squares[-1]
+<<<<<<< HEAD
     # Calls and coordinates without noise have checks of their own.
     energies = [np.sum(noise**2, axis=axis) for axis in (0, 1)]
     missing = min(int(np.sum(energy > _ROUNDING * energy.max())) for energy in energies) - int(spanned.sum())
@@ -231,6 +232,14 @@ def weakest_directions(transcript: Transcript, dim: int) -> tuple[Floats, int]:
     weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[: -(-count // 2)]
     waves, beside = fft.idct(np.eye(dim)[weakest], norm="ortho").T, beside[:, : min(count // 2, dim - len(noise))]
     return np.asarray(np.linalg.qr(np.hstack([waves, beside]))[0]), missing
+=======
+    if not spanned.all():  # of lower rank, so that all of the noise lies in the span of these calls
+        span = noise.T @ (calls[:, spanned] / np.sqrt(squares[spanned]))
+        anywhere = default_rng(0).standard_normal((dim, count))
+        return np.asarray(np.linalg.qr(anywhere - span @ (span.T @ anywhere))[0])
+    weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[:count]
+    return np.asarray(fft.idct(np.eye(dim)[weakest], norm="ortho").T)
+>>>>>>> main
 
 
 def turned(mechanism: Callable[[Vector], Array], directions: Floats) -> Callable[[Vector], Array]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -141,24 +139,18 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     with console.working(go_on, kept=kept, quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
-    confidence = getattr(settings.methods[method.name], "confidence", 0.95)
-    # Whoever audits one method names it, so that a limit applies to each of its units.
-    named = [method.name] if found.results else []
-    gate = judge(
-        found.results,
-        methods=named,
-        max_epsilon=max_epsilon,
-        confidence=confidence,
-        objections=[] if max_epsilon is None else objections(finished.methods),  # without a limit, it only reports
-        allow=values["allow"],
-    )
+    # Whoever audits one method names it, so that a limit applies to each of its units. Without a limit, it only reports
+    # what `coalmine check` would stop at.
+    named, objecting = [method.name] if found.results else [], objections(finished.methods)
+    stopping = [] if max_epsilon is None else objecting
+    gate = judge(found.results, methods=named, max_epsilon=max_epsilon, objections=stopping, allow=values["allow"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
+        console.print_decision(gate, objecting if max_epsilon is None else ())
         print_method(method, found)
         if max_epsilon is not None:
-            console.print_alarm(gate.alarm)
-            console.print_sentence(gate.sentence)
+            console.print_sentence(gate.terms)
     if out is not None and found.results:
         draw(out, as_json)
     # Last, so that a failed gate leaves a complete directory and report.
@@ -198,18 +190,15 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 
 def estimate(
     scores: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers."
         ),
-    ] = None,
+    ],
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this estimator, by its name in the table. Repeatable.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="A threshold fixed before seeing the scores: adds intervals of its counts.")
     ] = None,
     null: Annotated[
         str | None,
@@ -223,8 +212,6 @@ def estimate(
     lower_is_member: Annotated[
         bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
     ] = False,
-    counts: Annotated[str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.")] = None,
-    guesses: Annotated[str | None, typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.")] = None,
     claim: Annotated[
         str | None,
         typer.Option(help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8."),
@@ -238,36 +225,16 @@ def estimate(
 
     Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
-    from coalmine import stats
-    from coalmine.results.gate import judge
+    from coalmine.results.gate import NOT_CHECKED, judge
     from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
     from coalmine.results.verdict import SCORES
 
-    if sum(source is not None for source in (scores, counts, guesses)) != 1:
-        raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
-    # Refused instead of ignored: a claim that was never tested would look like one that passed.
-    defaults = (None, None, "fixed", 1, False, None)
-    if scores is None and (threshold, null, design, copies, lower_is_member, claim) != defaults:
-        raise InputError(
-            "--threshold, --null, --design, --copies, --lower-is-member and --claim apply to a file of scores, not to "
-            "--counts or --guesses"
-        )
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "methods": method}
-    if counts is not None:
-        cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
-        fields: dict[str, Any] = {"config": {"counts": asdict(cells)}}
-        fields["estimates"] = stats.estimates_from_counts(cells, **terms)
-    elif guesses is not None:
-        guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
-        fields = {"config": {"guesses": asdict(guessed)}}
-        fields["estimates"] = stats.estimates_from_guesses(guessed, **terms)
-    else:
-        assert scores is not None
-        terms |= {"design": design, "copies": copies, "threshold": threshold, "lower_is_member": lower_is_member}
-        with console.busy("reading and testing the scores"):
-            fields = _from_file(scores, null, claim, terms)
+    terms |= {"design": design, "copies": copies, "lower_is_member": lower_is_member}
+    with console.busy("reading and testing the scores"):
+        fields = _from_file(scores, null, claim, terms)
     result = Result(
         method="estimate",
         view="scores",
@@ -280,10 +247,12 @@ def estimate(
         **fields,
     )
     # The same gate as of a run, so that --max-epsilon means the same everywhere.
-    gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
+    gate = judge([result], max_epsilon=max_epsilon)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:
+        if gate.outcome != NOT_CHECKED:
+            console.print_decision(gate)
         title = f"ε at δ = {delta:g}, {100 * confidence:g}% confidence"
         console.print_table(Table.of_estimates(result.estimates, title))
         console.print_sentence(result.summary)
@@ -326,13 +295,6 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"
         fields["warnings"] = [f"{wrong}. {advice} --lower-is-member?"]
     return fields
-
-
-def _whole_numbers(option: str, text: str, count: int) -> list[int]:
-    numbers = re.findall(r"\d+", text)
-    if ",".join(numbers) != text or len(numbers) != count:
-        raise InputError(f"{option} must be {count} whole numbers separated by commas, got {text!r}")
-    return list(map(int, numbers))
 
 
 def account(

@@ -12,8 +12,8 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -23,7 +23,7 @@ from coalmine import progress
 from coalmine.errors import CanaryWarning, DataWarning
 
 if TYPE_CHECKING:
-    from coalmine.results.gate import Gate
+    from coalmine.results.gate import Gate, Objection
     from coalmine.results.tables import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
@@ -59,7 +59,8 @@ def say(*lines: object) -> None:
 
 def complain(sentence: object) -> None:
     """Print a sentence on one line of standard error, after the program's name."""
-    print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk: the exit code still says what happened
+        print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
 
 
 warned: set[str] = set()
@@ -164,15 +165,32 @@ def print_table(table: Table) -> None:
 
 def print_sentence(text: str | None) -> None:
     """Print a paragraph after an empty line, wrapped to the terminal; nothing if there is none."""
+    if text:
+        say("", *_wrapped(text))
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a paragraph, without line breaks or other control characters of its own."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
-    if text:
-        say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
+    # Long words such as paths stay whole, to be copied.
+    return textwrap.wrap(printable(" ".join(text.split())), width, break_on_hyphens=False, break_long_words=False)
 
 
-def print_alarm(text: str) -> None:
-    """Print a sentence on a line of its own, in red if this is a terminal; nothing if it is empty."""
-    if text:
-        typer.secho(f"\n{printable(text)}", fg="red", bold=True)
+def print_decision(gate: Gate, objections: Sequence[Objection] = ()) -> None:
+    """Print the gate's decision in color, if this is a terminal, before everything else.
+
+    Args:
+        gate: The gate.
+        objections: What `coalmine check` would stop at. If there is something, nothing is said to have passed.
+    """
+    from rich.console import Console  # which heeds NO_COLOR
+
+    text, color = gate.decision, {"PASSED": "green", "FAILED": "red"}.get(gate.outcome, "yellow")
+    if objections and not gate.failed:
+        found = "; ".join(objection.sentence for objection in objections)
+        text, color = f"{found[:1].upper()}{found[1:]}: `coalmine check` fails on this.", "red"
+    lines = "\n".join(_wrapped(text))
+    Console().print(f"{lines}\n", style=f"bold {color}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
@@ -190,9 +208,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 def exit_if_failed(gate: Gate) -> None:
     """Exit with code 1 if the gate failed, with the reasons on standard error."""
-    for judgment in gate.failures:
-        complain(f"{judgment.result.name}: {gate.reason(judgment)}")
-    if gate.unchecked:
-        complain(gate.unchecked)
+    for about, reason in gate.reasons:
+        complain(f"{about}: {reason}")
     if gate.failed:
         raise typer.Exit(1)

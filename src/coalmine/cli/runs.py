@@ -14,9 +14,7 @@ from coalmine.cli.console import AsJson, Directory, Quiet, Tracker
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from coalmine.results.result import Result
+    from coalmine.results.gate import Gate
     from coalmine.runs.settings import RunSettings
 
 SettingsFile = Annotated[Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.")]
@@ -74,32 +72,28 @@ def run(
     If the directory already holds this run, it continues.
     """
     from coalmine.files import read_text
-    from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
     from coalmine.runs.settings import run_from_text
 
     directory = out or RUNS / file.stem
     settings_of_run = run_from_text(read_text(file), str(file), settings or [])
-    results = _run(settings_of_run, directory, quiet, as_json, track)
+    gate = _run(settings_of_run, directory, quiet, as_json, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
         write_index(directory.parent)
-    if results:  # last, since everything is written all the same
-        console.exit_if_failed(judge(results))
+    console.exit_if_failed(gate)  # last, since everything is written all the same
 
 
 def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
-    from coalmine.results.gate import judge
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()  # raises unless this is a directory of coalmine's own
-    results = _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json)
-    if results:
-        console.exit_if_failed(judge(results))
+    settings = run_from_text(stopped.config, str(directory / "config.toml"))
+    console.exit_if_failed(_run(settings, directory, quiet, as_json))
 
 
 def sweep(
@@ -212,8 +206,9 @@ def check(
     view: Annotated[list[str] | None, typer.Option(help="Only this view. Repeatable.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method. Repeatable.")] = None,
     confidence: Annotated[
-        float, typer.Option(help="Joint confidence of all bounds: one minus the false-alarm rate of the gate.")
-    ] = 0.95,
+        float | None,
+        typer.Option(help="One minus the false-alarm rate of the gate; by default as in the run's settings (0.95)."),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
@@ -270,21 +265,19 @@ def check(
         token = secrets.token_hex(16)
         if github:
             console.say(f"::stop-commands::{token}")
+        console.print_decision(gate)
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
         hidden = len(gate.judgments) - len(shown)
         if hidden:
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
-        console.print_alarm(gate.alarm)
-        console.print_sentence(gate.sentence)
-        for difference in recomputed.differences:
-            console.print_sentence(f"{difference}.")
+        for about, reason in gate.reasons[1:]:  # the first is part of the decision
+            console.print_sentence(f"{about}: {reason}.")
+        console.print_sentence(gate.terms)
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
         if github:
-            errors = [f"::error title=results::{difference}" for difference in recomputed.differences]
-            console.say(f"::{token}::", *errors, *annotation_lines(gate))
+            console.say(f"::{token}::", *annotation_lines(gate))
             append_to_summary(step_summary(gate, run.title))
-    # Results that differ from the recomputed ones fail even where the latter pass: one of the files was changed.
-    if gate.failed or recomputed.differences:
+    if gate.failed:
         raise typer.Exit(1)
 
 
@@ -344,9 +337,10 @@ def compare(
 # Shared
 
 
-def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: str | None = None) -> Sequence[Result]:
-    """Run, print a summary of all methods, draw the report, and return the results."""
+def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: str | None = None) -> Gate:
+    """Run, print a summary of all methods, draw the report, and return the gate."""
     from coalmine.integrations.tracking import log_run, tracker
+    from coalmine.results.gate import judge
     from coalmine.results.summary import causes_of, not_tested
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import objections
@@ -358,22 +352,24 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: st
             finished = run_all(settings, out=out, watch=None if tracked is None else tracked.log_round)
         if tracked is not None:
             log_run(out, tracked, rounds=False)  # they were logged while it ran
+    gate = judge(finished.results)
     if as_json:
-        console.print_json(dict(finished.content))
+        console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
+        console.print_decision(gate, objections(finished.methods))
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         summaries = [method.summary for method in finished.methods if method.summary]
         for sentence in [*summaries, *map(str, causes_of(finished.results)), not_tested(finished.results)]:
             console.print_sentence(sentence)
-        found = "; ".join(objection.sentence for objection in objections(finished.methods))
-        console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")
     draw(out, as_json)
     if tracked is not None and not as_json:
         console.say(f"logged to {track}: {tracked.place}")
     failures = [method.failure for method in finished.methods if method.failure]
-    if failures:
+    if failures and not gate.failed:  # a claim that is refuted matters more
         raise InputError("; ".join(failures))
-    return finished.results
+    for failure in failures:
+        console.complain(failure)
+    return gate
 
 
 def draw(directory: Path, as_json: bool) -> None:

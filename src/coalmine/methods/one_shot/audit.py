@@ -41,7 +41,7 @@ from coalmine.methods.one_shot.canaries import (
     noise_scale,
     warn_if_crowded,
 )
-from coalmine.methods.one_shot.scores import ADVERSARIES, SCORES, SMALLEST_REMAINDER, find_score, parse_view
+from coalmine.methods.one_shot.scores import ADVERSARIES, SMALLEST_REMAINDER, Function, find_score, parse_view
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
@@ -77,7 +77,8 @@ class OneShot(Audit):
             ``"rounds:A,B"`` (see `parse_view`).
         participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"epochs:N"``, ``"last:N"``,
             ``"fixed:SIZE/POPULATION"``, or a `Sampling`.
-        score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None.
+        score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None. Or a function
+            of a release and a canary, both (dim,), whose sum over all releases is the score.
         design: ``"coin-flips"`` inserts each canary with probability one half, as the one-run bound needs;
             ``"fixed"`` inserts exactly ``canaries`` of them, as the paper does.
         family: ``"hadamard"`` (orthogonal, fast), ``"orthogonal"`` (for small models) or ``"gaussian"`` (independent,
@@ -119,7 +120,7 @@ class OneShot(Audit):
         canaries: int = 1000,
         view: str = "final",
         participation: str | Sampling = "epochs:1",
-        score: str | None = None,
+        score: str | Function | None = None,
         design: Design = "coin-flips",
         family: str | None = None,
         initial: AnyVector | None = None,
@@ -159,7 +160,7 @@ class OneShot(Audit):
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
-    def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
+    def _watch(self, view: str, score: str | Function | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
         self.view, self._view = view, parse_view(view)
         every, late = self._view.every or 1, [round for round in self._view.at if round >= self.rounds]
@@ -167,7 +168,8 @@ class OneShot(Audit):
             raise InputError(f"the view {view} skips all {self.rounds} rounds: use final, or a smaller N")
         if late:
             raise InputError(f"the view {view} includes round {late[0]}, but rounds run from 0 to {self.rounds - 1}")
-        self.score = find_score(score, self._view, view)
+        self._asked, kind = score, find_score(score, self._view, view)
+        self.score = kind.name
         self.views = (self._view,)
         if self._plants and self._view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
@@ -192,9 +194,9 @@ class OneShot(Audit):
         self._shares_rounds = self.participation.knowledge == "rounds" and all(
             len(self._present(t)) in (0, count) for t in range(self.rounds)
         )
-        self._knows_rounds = self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
+        self._knows_rounds = self.participation.knowledge == "rounds" or kind.knows_rounds
         takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
-        self._evidence = SCORES[self.score](self._canaries.dense, **takes_part)
+        self._evidence = kind(self._canaries.dense, **takes_part)
         self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
         # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
         self._weights = scale
@@ -208,7 +210,7 @@ class OneShot(Audit):
         self._finished = False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
-    def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
+    def seen_by(self, view: str, *, score: str | Function | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
 
         Give both to the training, or call ``plant`` and ``observe`` of both in your own loop.
@@ -280,7 +282,7 @@ class OneShot(Audit):
             stratified = named if known is None and stratify and not self._planted.any() else known
             if clip_norms is not None or stratified is not known:
                 self._canaries = CanarySet(family=self.family, layers=stratified, scale=scale, **self._drawn_as)
-                self._watch(self.view, self.score, self._initial)
+                self._watch(self.view, self._asked, self._initial)
             if known is None:
                 self._checks.layers = named
         self._checks.even_noise |= even_noise
@@ -392,7 +394,7 @@ class OneShot(Audit):
             shift = None
             if release.kind == "update" and release.divisor is not None:
                 shift = float(self._norms[round]) / release.divisor
-            elif SCORES[self.score].needs_divisor:
+            elif self._evidence.needs_divisor:
                 raise InputError(
                     f"the score {self.score} needs the number that the sum of round {round} was divided by: give "
                     "observe(divisor=…), or use the score max"

@@ -13,7 +13,7 @@ import numpy as np
 
 from coalmine.arrays import Bools, Ints
 from coalmine.errors import InputError, check_count, check_number
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.data.splitting import iid
 from coalmine.simulation.data.text import BEGIN, END, MARKS, PAD, Vocabulary
@@ -298,7 +298,7 @@ class Insertion:
     def shuffled(self, seed: int = 0) -> Insertion:
         """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data."""
         data = iid(self.data, len(self.data), seed)
-        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
+        places = np.argsort(default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
         replacements = np.stack([self.replacements[:, 0], places[self.replacements[:, 1]]], axis=1)
         return replace(self, data=data, replacements=replacements)
 
