@@ -218,28 +218,19 @@ def weakest_directions(transcript: Transcript, dim: int) -> tuple[Floats, int]:
     many = len(noise) >= dim
     squares, vectors = np.linalg.eigh(noise.T @ noise if many else noise @ noise.T)
     spanned = squares > _ROUNDING * squares[-1]
-<<<<<<< HEAD
     # Calls and coordinates without noise have checks of their own.
     energies = [np.sum(noise**2, axis=axis) for axis in (0, 1)]
     missing = min(int(np.sum(energy > _ROUNDING * energy.max())) for energy in energies) - int(spanned.sum())
     if many:
         return np.asarray(vectors[:, :count]), missing
     span = noise.T @ (vectors[:, spanned] / np.sqrt(squares[spanned]))
-    anywhere = np.random.default_rng(0).standard_normal((dim, count))
+    anywhere = default_rng(0).standard_normal((dim, count))
     beside = anywhere - span @ (span.T @ anywhere)
     if missing > 0:
         return np.asarray(np.linalg.qr(beside)[0]), missing
     weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[: -(-count // 2)]
     waves, beside = fft.idct(np.eye(dim)[weakest], norm="ortho").T, beside[:, : min(count // 2, dim - len(noise))]
     return np.asarray(np.linalg.qr(np.hstack([waves, beside]))[0]), missing
-=======
-    if not spanned.all():  # of lower rank, so that all of the noise lies in the span of these calls
-        span = noise.T @ (calls[:, spanned] / np.sqrt(squares[spanned]))
-        anywhere = default_rng(0).standard_normal((dim, count))
-        return np.asarray(np.linalg.qr(anywhere - span @ (span.T @ anywhere))[0])
-    weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[:count]
-    return np.asarray(fft.idct(np.eye(dim)[weakest], norm="ortho").T)
->>>>>>> main
 
 
 def turned(mechanism: Callable[[Vector], Array], directions: Floats) -> Callable[[Vector], Array]:
