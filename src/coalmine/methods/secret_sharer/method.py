@@ -6,6 +6,7 @@ It trains on data with inserted phrases and probes the model, or probes a traine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -51,30 +52,27 @@ _NOTHING_HELD_OUT = (
 )
 
 
+def _default(name: str, default: Any) -> Any:
+    """Return a setting of every training with another default."""
+    field = copy(TrainingSettings.model_fields[name])
+    field.default = default
+    field.default_factory = None
+    return field
+
+
 class TextTrainingSettings(TrainingSettings):
     """A federated training of a language model, without clipping and noise by default."""
 
-    data: str = Field("generated-text", description="a name (generated-text, stackexchange, …) or a file of texts")
-    model: str | None = Field("word-lstm", description="a name (word-lstm, …) or path.py:function")
-    vocabulary_size: int | None = Field(500, examples=[500], ge=1, description="number of different tokens")
-    positions: int | None = Field(12, examples=[12], ge=1, description="length of a text sequence in tokens")
-    model_settings: dict[str, float] = Field(
-        default_factory=lambda: {"embedding": 32.0, "units": 96.0}, description="settings of the model: units=96, …"
-    )
-    rounds: int = Field(40, ge=0, description="number of rounds")
-    cohort: str = Field(
-        "poisson:0.2",
-        description="poisson:Q, fixed:SIZE, epochs:N (each client once per epoch) or every-round",
-    )
-    client: ClientSettings = Field(
-        default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),
-        description="local training of a client; central training uses its optimizer",
-    )
-    server: ServerSettings = Field(
-        default_factory=lambda: ServerSettings(learning_rate=1.0, momentum=0.0), description="the server's optimizer"
-    )
-    clip_norm: str = Field("none", description="clip norm; or none, or adaptive:START (tracks the median norm)")
-    noise_multiplier: float = Field(0.0, ge=0, description="std of the noise on the sum, divided by the clip norm")
+    data: str = _default("data", "generated-text")
+    model: str | None = _default("model", "word-lstm")
+    vocabulary_size: int | None = _default("vocabulary_size", 500)
+    positions: int | None = _default("positions", 12)
+    model_settings: dict[str, float] = _default("model_settings", {"embedding": 32.0, "units": 96.0})
+    cohort: str = _default("cohort", "poisson:0.2")
+    client: ClientSettings = _default("client", ClientSettings(learning_rate=0.5, epochs=1, batch_size=10))
+    server: ServerSettings = _default("server", ServerSettings(learning_rate=1.0, momentum=0.0))
+    clip_norm: str = _default("clip_norm", "none")
+    noise_multiplier: float = _default("noise_multiplier", 0.0)
 
 
 class SecretSharerSettings(Settings):

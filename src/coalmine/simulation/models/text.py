@@ -216,7 +216,6 @@ class WordLSTMSteps(Steps):
     def __init__(self, model: WordLSTM) -> None:
         super().__init__(model, model.embedding.num_embeddings)
         self._model = model
-        self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
             # Which words are common, the model says itself: those it expects after a sample of single words.
@@ -243,11 +242,7 @@ class WordLSTMSteps(Steps):
         """Return states after one more word: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         hidden, cell = state
         parents, tokens = parents.to(self._device), tokens.to(self._device)
-        # A search returns to its states, so the recurrent shares of the last four are kept.
-        recurrent = next((share for known, share in self._recent if known is hidden), None)
-        if recurrent is None:
-            recurrent = self._model.recurrent_gates(hidden)
-            self._recent = [(hidden, recurrent), *self._recent[:3]]
+        recurrent = self._model.recurrent_gates(hidden)
         gates = self._by_word.index_select(0, tokens).add_(recurrent.index_select(0, parents))
         f, o, g = gates.chunk(3, 1)
         # tanh x = 2 σ(2x) − 1, because a sigmoid takes a third of the time of a tanh.
