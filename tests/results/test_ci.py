@@ -88,7 +88,7 @@ def test_nothing_from_a_file_starts_an_annotation_or_a_row():
     assert "\r" not in line
     title, message = re.fullmatch(r"::error title=(.*?)::(.*)", line).groups()
     assert title == "one-shot%2C x%2Cy%3A 5%25%0A%3A%3Aerror%3A%3Az|<b>`"
-    assert message.startswith("100%25 of a%0A::error::b%0D, c")
+    assert message.startswith("noise reused: 100%25 of a%0A::error::b%0D, c")
     written = step_summary(gate, "a\n# b")
     assert written.startswith("### coalmine check: FAILED (a \\# b)\n")
     assert "\\|\\<b\\>\\`" in written

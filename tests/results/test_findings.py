@@ -112,3 +112,9 @@ def test_a_cause_leads_what_it_explains_in_the_same_order_everywhere(tmp_path, r
     _, out, _ = run("check", str(tmp_path))
     said = " ".join(out.split())
     assert said.index("Parts of the update") < said.index("And 5 more") < said.index("One client counts 50 times")
+
+
+def test_a_bug_that_several_views_show_is_one_reason_of_the_gate():
+    gate = judge([checked(BUG), checked(BUG, view="final"), result(view="every:2", bound=9.0)])
+    assert gate.decision.startswith("FAILED: one-shot, updates and one-shot, final: noise reused: The noise of round 7")
+    assert gate.decision.endswith("And 1 more reason.")

@@ -84,8 +84,8 @@ class Judgment:
     @property
     def reason(self) -> str:
         """Why it stops the gate, without a full stop: a bug says more than a p-value or a bound."""
-        reasons = [" ".join(cause.sentence for cause in summary.causes(self.bugs)).rstrip(".")] * bool(self.bugs)
-        reasons += self.over_limit.values()
+        bugs = [f"{cause.finding.label}: {cause.sentence.rstrip('.')}" for cause in summary.causes(self.bugs)]
+        reasons = [*bugs, *self.over_limit.values()]
         if reasons:
             return "; ".join(reasons)
         if self.verdict is not Verdict.REFUTED:
@@ -134,7 +134,10 @@ class Gate:
         for objection in self.objections:
             allow = f" (--allow {objection.name})" if objection.name in ALLOWABLE else ""
             listed.append((objection.name.replace("-", " "), objection.sentence + allow))
-        return listed + [(failure.result.name, failure.reason) for failure in self.failures]
+        alike: dict[str, list[str]] = {}  # several views may show the same bug
+        for failure in self.failures:
+            alike.setdefault(failure.reason, []).append(failure.result.name)
+        return listed + [(summary.first_few(names), reason) for reason, names in alike.items()]
 
     @property
     def outcome(self) -> str:
@@ -182,6 +185,7 @@ class Gate:
         unchecked = sum(not judgment.checked for judgment in self.judgments)
         if unchecked and not self.failed:
             parts.append(f"Not checked: {unchecked} of {results} results.")
+        parts += filter(None, [summary.not_tested(judgment.result for judgment in self.judgments)])
         rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
         if any(judgment.result.checks for judgment in self.judgments):
             rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
