@@ -58,6 +58,13 @@ def test_accountants_that_differ_slightly_or_are_less_tight_are_not_accused(fact
     assert list(accounting_findings(Claim(**TERMS, rounds=ROUNDS, epsilon=0.98 * computed))) != []
 
 
+def test_no_epsilon_follows_without_noise():
+    claim = Claim(**TERMS | {"noise_multiplier": 0.0}, rounds=ROUNDS, epsilon=3.0)
+    (finding,) = accounting_findings(claim)
+    assert finding.refutes
+    assert "∞" in finding.sentence
+
+
 def test_an_epsilon_below_that_of_renyi_accounting_alone_is_only_warned_of():
     claim = Claim(noise_multiplier=1.0, sampling="fixed:10/100", rounds=10, delta=1e-5, epsilon=1.0)
     assert [finding.refutes for finding in accounting_findings(claim)] == [False]

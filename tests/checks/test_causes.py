@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 import coalmine as cm
+from coalmine.results.gate import judge
 
 DIM, CLIENTS, ROUNDS, NOISE = 4_000, 20, 6, 2.0
 
@@ -38,7 +39,8 @@ def test_clipping_is_not_blamed_where_canaries_came_after_it():
     text = str(result)
     assert "canaries count for more than one clip norm" in text
     assert "look at clipping" not in text
-    assert "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients" in text
+    assert "Not tested: clipping." in judge([result]).terms
+    assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
     simulated = str(replace(result, training="training"))
     assert ("which coalmine's simulator does here" in simulated, "planted" in simulated) == (True, False)
 

@@ -27,7 +27,6 @@ def fixed(rng, t):
 
 def findings(choose, sampling, *, rounds=12, seed=0, level=LEVEL):
     rng, checks = np.random.default_rng(seed), TrainingChecks(1, rounds, 0, None)
-    checks.sampling = sampling
     for t in range(rounds):
         checks.cohort(t, choose(rng, t).tolist(), POPULATION)
     return cohort_findings(checks.cohorts, sampling, level=level)

@@ -169,8 +169,9 @@ class Round:
         movement = replace(movement, not_finite=int(np.sum(~finite)))
         if movement.excess < doubt:
             return movement
-        # Other draws must move the release in the same way; otherwise it depends on the draw how far it moves.
-        for draw in range(1, 2 if movement.excess > 0 else self.draws):
+        # Other draws must move the release in the same way; otherwise it depends on the draw how far it moves. One more
+        # draw will do, but for few coordinates, which may move alike by chance (as by one step of rounded noise).
+        for draw in range(1, 2 if _spread(moved) >= _MANY else self.draws):
             again, base = self._runner.run(members, draw), self.outcome(draw)
             agrees = not again.refusal and again.vector.size == moved.size
             if agrees:
@@ -347,8 +348,7 @@ class Round:
         units = moved / np.maximum(lengths, 1e-300)[:, None]
         alike = np.abs(units @ units.T) > 1 - 1e-8
         members = np.flatnonzero(alike[np.argmax(alike.sum(axis=1))])
-        # Few coordinates may move alike by chance.
-        if members.size < 2 or 1 / np.sum(units[members[0]] ** 4) < _MANY:
+        if members.size < 2 or _spread(units[members[0]]) < _MANY:
             return nothing
         excess = lower = np.array([scale.length(movement) for movement in moved[members]]) / scale.sensitivity
         if scale.noise_multiplier:
@@ -388,6 +388,12 @@ class Round:
         """Return how far rounding may move each coordinate."""
         size = np.maximum(np.abs(before.vector), np.abs(after.vector))
         return np.asarray(2 * max(before.precision, self._precision) * np.where(np.isfinite(size), size, 0.0))
+
+
+def _spread(moved: Floats) -> float:
+    """Return over how many coordinates a movement is spread; 0 if there is none."""
+    squares = (moved / max(float(np.abs(moved).max()), 1e-300)) ** 2
+    return float(np.sum(squares) ** 2 / np.sum(squares**2)) if moved.any() else 0.0
 
 
 def _lower_limit(mean: Floats, error: Floats) -> float:

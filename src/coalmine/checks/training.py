@@ -21,7 +21,7 @@ from coalmine.checks.findings import Replay
 from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.claims import Claim
-from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
@@ -95,7 +95,6 @@ class TrainingChecks:
         self.dim, self.rounds, self.seed = dim, rounds, seed
         self.layers = layers or Layers({THE_UPDATE: (dim,)})
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
-        self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
         self.participation_refutes, self.aborted, self.clips_canaries = True, 0, False
@@ -231,9 +230,7 @@ class TrainingChecks:
         if not doubted:
             findings += about_canaries
         if len(self.cohorts.sizes):
-            sampling = self.sampling
-            if sampling is None and claim is not None and isinstance(claim.sampling, Poisson | FixedSize):
-                sampling = claim.sampling  # others may be about the canaries, and not about clients
+            sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
                 findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
         if claim is not None and by_tensor:
@@ -273,9 +270,10 @@ class TrainingChecks:
         if abs(share - 1) < max(_WOULD_SHOW * error, _WRONG_UNITS) or share < _WOULD_SHOW * error:
             return (share, error), []
         divisor = float(self._noise.divisor[0])
+        unclipped = "they were not clipped, or " if self.clips_canaries and share > 1 else ""
         sentence = (
-            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
-            f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
+            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps "
+            f"{unclipped}the sum was divided by {divisor / share:.3g}. Missing noise would not show."
         )
         return (share, error), [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
 
@@ -297,15 +295,12 @@ class TrainingChecks:
 
     def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return all that `findings` needs but the claim: terms, ready for JSON, and arrays."""
-        sampling, chances = self.sampling, self.chances
-        if sampling is not None and not isinstance(sampling, AtMost | Epochs | FixedSize | Poisson):
-            sampling = EveryRound()  # whose clients are checked in the same way, and which has a text form
+        chances = self.chances
         terms = {
             "dim": self.dim,
             "rounds": self.rounds,
             "seed": self.seed,
             "layers": list(self.layers.shapes.items()),
-            "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
             "aborted": self.aborted,
             "clips_canaries": self.clips_canaries,
@@ -328,8 +323,6 @@ class TrainingChecks:
         checks.restore(arrays)
         for name in ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
-        if terms["sampling"] is not None:
-            checks.sampling = parse_sampling(terms["sampling"])
         if terms["tensors"] is not None:
             checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}
         checks.replays = {check: Replay.from_dict(replay) for check, replay in terms["replays"].items()}

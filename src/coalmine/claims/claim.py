@@ -47,9 +47,6 @@ _FEWEST, _MOST = 500, 20_000  # points of a profile
 _LARGEST = 700.0  # e^ε overflows beyond
 _COARSER = 16  # makes PLD ten times faster, and its δ at most 1% larger
 _SAME_AS = {"exact": "pld", "opacus-prv": "pld", "opacus-rdp": "rdp"}  # accountants by other names
-# Our own rounding is below a thousandth of ε (`pld_step`). Others that approximate privacy losses, such as PRV, give ε
-# within 0.01, and people round to two or three digits.
-_ABSOLUTE_ERROR, _RELATIVE_ERROR = 0.01, 0.01
 _MAX_NOISE_LEVELS = 16  # of which CANIFE's rounds are composed, since accounting time is linear in them
 
 
@@ -163,18 +160,6 @@ class Claim:
         """
         curve = _rounds_curve(self._schedule(1.0), self.sampling, self.accountant)
         return isinstance(curve, GaussianDP | PrivacyProfile)
-
-    @property
-    def computed(self) -> Claim | None:
-        """The claim with the ε that noise, sampling and rounds give; None if it states no ε beside them."""
-        if self.stated is None or self.sampling is None or not self._schedule(1.0):
-            return None
-        return self.replace(epsilon=None, accountant=None)
-
-    @property
-    def accounting_error(self) -> float:
-        """By how much a stated ε may be below ours and still come from a correct accountant."""
-        return max(_ABSOLUTE_ERROR, _RELATIVE_ERROR * self.epsilon)
 
     @property
     def least_noise(self) -> float | None:

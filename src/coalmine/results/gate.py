@@ -185,6 +185,7 @@ class Gate:
         unchecked = sum(not judgment.checked for judgment in self.judgments)
         if unchecked and not self.failed:
             parts.append(f"Not checked: {unchecked} of {results} results.")
+        parts += filter(None, [summary.not_tested(judgment.result for judgment in self.judgments)])
         rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
         if any(judgment.result.checks for judgment in self.judgments):
             rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"

@@ -199,8 +199,8 @@ def not_tested(results: Iterable[Result]) -> str:
     if all(result.training for result in checked):
         return "Not tested: clipping, which coalmine's simulator does here, not your code."
     return (
-        "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients instead of adding planted.total, or "
-        "run coalmine.replay."
+        "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients instead of adding planted.total, "
+        "or run coalmine.replay."
     )
 
 

@@ -267,13 +267,12 @@ class OneShot(Audit):
         self,
         *,
         layers: Mapping[str, Sequence[int]] | None = None,
-        sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
         clip_norms: Mapping[str, float] | None = None,
         even_noise: bool = False,
     ) -> None:
-        """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
+        """Learn about the training, for the checks: names and shapes of its tensors, noise."""
         if layers is not None:
             named = Layers.of(layers).check(self.dim)
             scale, known = self._canaries.scale, self._canaries.layers
@@ -286,7 +285,6 @@ class OneShot(Audit):
             if known is None:
                 self._checks.layers = named
         self._checks.even_noise |= even_noise
-        self._checks.sampling = sampling or self._checks.sampling
         self._checks.noise_multiplier = noise_multiplier or self._checks.noise_multiplier
 
     # During the training
@@ -531,14 +529,9 @@ class OneShot(Audit):
             check_kind("claim", claim, Claim, "a coalmine.Claim")
             claim = claim.over(self.rounds)
             tested = self.tested_claim(claim)
-            # Who took part is compared with what the claim says of its clients, not with what the training said of
-            # itself. A claim for every round holds however clients are drawn, so nothing about them refutes it.
-            seen, refutes = self._checks, isinstance(claim.sampling, AtMost | Epochs | FixedSize | Poisson)
-            seen.sampling = claim.sampling if refutes else seen.sampling or EveryRound()
             if self.members_participation is not None:
                 # The training says itself that its clients take part otherwise than the claim assumes.
-                refutes = self.participation == self.members_participation
-            seen.participation_refutes = refutes
+                self._checks.participation_refutes = self.participation == self.members_participation
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
