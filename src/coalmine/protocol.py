@@ -156,7 +156,6 @@ class Audit:
         self,
         *,
         layers: Mapping[str, Sequence[int]] | None = None,
-        sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
         clip_norms: Mapping[str, float] | None = None,
@@ -166,7 +165,6 @@ class Audit:
 
         Args:
             layers: Shape of each tensor by name, in the order of the flat vector.
-            sampling: How the training claims to draw its clients.
             noise_multiplier: Noise multiplier of independent Gaussian noise in every round, if that is what it claims.
             stratify: Whether canaries may lie in single tensors.
             clip_norms: Clip norm of each tensor of ``layers``, where each has its own. ``clip_norm`` of `plant` is then

@@ -1,10 +1,12 @@
 """What an audited loop says is wrong: one cause first, narrowed by what the checks ruled out."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 import coalmine as cm
+from coalmine.results.gate import judge
 
 DIM, CLIENTS, ROUNDS, NOISE = 4_000, 20, 6, 2.0
 
@@ -33,10 +35,14 @@ def test_clean_noise_and_a_refuted_claim_point_to_clipping():
 
 
 def test_clipping_is_not_blamed_where_canaries_came_after_it():
-    text = str(audited(scale=3.0, norm=None))
+    result = audited(scale=3.0, norm=None)
+    text = str(result)
     assert "canaries count for more than one clip norm" in text
     assert "look at clipping" not in text
-    assert "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients" in text
+    assert "Not tested: clipping." in judge([result]).terms
+    assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
+    simulated = str(replace(result, training="training"))
+    assert ("which coalmine's simulator does here" in simulated, "planted" in simulated) == (True, False)
 
 
 def test_clipping_is_tested_where_the_training_clips_canaries():

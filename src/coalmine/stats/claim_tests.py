@@ -22,6 +22,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
+from coalmine.seeds import default_rng
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.one_run import guess_families, guess_power, most_powerful_guesses
 from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Design, member_ranks, random_choice
@@ -189,7 +190,7 @@ class CountedDetection(Detection):
         ranks, other_ranks = np.union1d(even_ranks(members), top), np.union1d(even_ranks(nonmembers), first)
         self._even = np.searchsorted(ranks, even_ranks(members)), np.searchsorted(other_ranks, even_ranks(nonmembers))
         self._compared = np.searchsorted(ranks, top), np.searchsorted(other_ranks, first)
-        rng = np.random.default_rng(1)
+        rng = default_rng(1)
         self._uniform = uniform_order_statistics(members, ranks, rng, _POWER_DRAWS)
         self._quantiles = special.ndtri(self._uniform)
         self._others = uniform_order_statistics(nonmembers, other_ranks, rng, _POWER_DRAWS)
@@ -227,7 +228,7 @@ class KnownNullDetection(Detection):
         ranks = np.union1d(even, self._top)
         self._claim, self._members = claim, members
         self._even_columns, self._top_columns = np.searchsorted(ranks, even), np.searchsorted(ranks, self._top)
-        self._uniform = uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS)
+        self._uniform = uniform_order_statistics(members, ranks, default_rng(1), _POWER_DRAWS)
         self._quantiles = special.ndtri(self._uniform)
         # The largest mean that rejects.
         self._critical, high = 0.0, 0.5

@@ -22,6 +22,7 @@ from coalmine.errors import check_confidence, check_count, check_kind, check_pos
 from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
+from coalmine.seeds import default_rng
 from coalmine.stats.claim_tests import CountedDetection, Detection, KnownNullDetection
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
@@ -419,7 +420,7 @@ def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> Si
         >>> round(float(curve.fpr(np.array(0.5))), 2)
         0.16
     """
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
     sides = np.zeros((2, draws))
     # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).
