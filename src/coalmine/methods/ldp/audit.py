@@ -191,7 +191,8 @@ class Ldp:
             rng = default_rng(self.seed)
             direction = rng.standard_normal(parameter_vector(self.model(0)).numel())
             gradient = (mechanism.norm / np.linalg.norm(direction) * direction).astype(np.float32)
-            findings.append(likely_fault(lambda g: mechanism.randomize(g, rng)[0], gradient, claim.curve()))
+            pair = gradient, -gradient
+            findings.append(likely_fault(lambda g: mechanism.randomize(g, rng)[0], pair, claim.curve()))
         empirical, guesses = empirical_epsilons(trials, delta), total_guesses(trials)
         metrics = {
             "empirical": float(empirical.mean()),
