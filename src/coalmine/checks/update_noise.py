@@ -195,10 +195,10 @@ def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: 
             length = claim.floor.length
             if low_blocks.all() and length > 1:
                 # The noise is compared with the canaries, which are too long if the stated divisor is right.
-                check = Check.CLIPPING
+                check = Check.SENSITIVITY
                 sentence = (
-                    f"Canaries arrive at least {length:.3g} times as long as the clip norm, by the stated divisor: "
-                    "look at clipping and weights"
+                    f"Canaries count for at least {length:.3g} clip norms, by the stated divisor: look at clipping, "
+                    "weights and what happens to the sum before the noise"
                 )
             elif is_whole and not (even_noise or low_blocks.all()):
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
