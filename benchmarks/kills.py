@@ -45,7 +45,7 @@ view = ["final-change"]
 [canife]
 every = 6
 trials = 24
-design = {iterations = [4]}
+design = {iterations = 4}
 
 [ldp]
 crafter = "dummy-gradient"

@@ -17,7 +17,8 @@ from coalmine.checks import ReplayOptions, replay
 from coalmine.claims import Claim, EveryRound
 from coalmine.results.claim_test import check_claim
 from coalmine.results.summary import p_value_text
-from coalmine.testing import assert_locally_private, assert_private, assert_private_scores
+from coalmine.stats import Scores, simultaneous
+from coalmine.testing import assert_locally_private, assert_private
 
 REFUTED = "**refuted**"
 AS_DOCUMENTED = "as documented"
@@ -86,9 +87,12 @@ def private(mechanism: Callable[[Any], object], **claim: Any) -> Outcome:
     return _asserted("assert_private", lambda: assert_private(mechanism, **claim))
 
 
-def private_scores(members: Any, nonmembers: Any, **claim: Any) -> Outcome:
-    """Compare scores of runs with and without a client or example."""
-    return _asserted("assert_private_scores", lambda: assert_private_scores(members, nonmembers, **claim))
+def private_scores(members: Any, nonmembers: Any, *, epsilon: float, delta: float = 1e-5) -> Outcome:
+    """Compare scores of runs with and without a client or example by the simultaneous bound."""
+    bound = simultaneous(Scores(members, nonmembers), delta=delta, confidence=0.999)
+    if bound.epsilon <= epsilon:
+        return Outcome("simultaneous", False, f"ε ≥ {bound.epsilon:.2f}")
+    return Outcome("simultaneous", True, f"ε ≥ {bound.epsilon:.4g} with 99.9% confidence")
 
 
 def claim_scores(members: Any, nonmembers: Any, *, noise_multiplier: float, confidence: float = 0.999) -> Outcome:

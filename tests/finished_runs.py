@@ -24,7 +24,7 @@ canaries = 40
 [canife]
 every = 2
 trials = 12
-design.iterations = [3]
+design.iterations = 3
 
 [secret-sharer]
 references = 500

@@ -57,6 +57,18 @@ def test_the_readmes_own_loop_prints_what_the_readme_says_and_saves_a_report(cap
     assert printed.startswith(promised.rstrip().removesuffix(" …"))
     assert "not refuted" in (tmp_path / "audit.html").read_text(encoding="utf-8")
 
+    # The bugs that the README promises to find.
+    clipping, noise = "clip * u / max(clip, np.linalg.norm(u))", "rng.normal(0, noise * clip"
+    for line, bug, words in [
+        (clipping, "u", "look at clipping"),
+        (clipping, "u / max(clip, np.abs(u).sum())", ""),  # by another norm, the shorter: no bug of privacy
+        (noise, "rng.normal(0, noise * clip / 2", "noise missing"),
+    ]:
+        assert code.count(line) == 1
+        exec(code.replace(line, bug), {})
+        printed = capsys.readouterr().out
+        assert ("one-shot, updates: refuted" in printed, words in printed) == (bool(words), True)
+
 
 @pytest.mark.parametrize(
     ("page", "sentence"), [("flower", "five lines are new and\ntwo change"), ("integrations", "Two lines")]

@@ -45,6 +45,11 @@ def simple(kind: str, name: str, randomize: Randomize, delta: float = DELTA) -> 
     randomizer(kind, name, delta)(lambda shared: randomize)
 
 
+def norm_of(gradient: Array) -> float:
+    """Return the length of a gradient."""
+    return float(np.linalg.norm(gradient))
+
+
 def clipped(gradient: Array, norm: float = 1.0) -> Array:
     """Scale a gradient down to the clip norm."""
     return gradient * min(1.0, norm / max(np.linalg.norm(gradient), 1e-12))
@@ -129,6 +134,8 @@ simple(
 )
 simple("shape", "biased randomized response", biased_response, 0.0)
 simple("shape", "truth in one report of 20", lambda g, rng: clipped(g) if rng.random() < 0.05 else gaussian(g, rng))
+simple("data-dependent", "half for a gradient of zero", lambda g, rng: gaussian(g, rng, (0.5 + 0.5 * g.any()) * SIGMA))
+simple("data-dependent", "noise in proportion to the norm", lambda g, rng: gaussian(g, rng, SIGMA * min(1, norm_of(g))))
 simple("clipping", "no clipping", lambda g, rng: g + rng.normal(0, SIGMA, g.size))
 simple("clipping", "clips at twice the clip norm", lambda g, rng: clipped(g, 2.0) + rng.normal(0, SIGMA, g.size))
 simple("clipping", "clips each number (L∞)", lambda g, rng: np.clip(g, -1, 1) + rng.normal(0, SIGMA, g.size))

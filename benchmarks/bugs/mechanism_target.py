@@ -64,6 +64,11 @@ def _none_at_zero(place: Place) -> Mechanism:
     return lambda total: total + place.normal() * total.any()
 
 
+@bug("in proportion to the length of the sum")
+def _proportional(place: Place) -> Mechanism:
+    return lambda total: total + place.normal() * np.linalg.norm(total) / np.sqrt(place.dim)
+
+
 @bug("0.3 of the noise in sums longer than 10")
 def _less_for_long_sums(place: Place) -> Mechanism:
     return lambda total: total + place.normal() * (0.3 if np.linalg.norm(total) > 10 else 1.0)

@@ -27,8 +27,11 @@ class Server:
         weigh: Function from numbers of examples to weights, which are then normalized.
         noise: Function from correct noise, by tensor, to what is added.
         divisor: Number of clients that the noise on the average is divided by, over the number there is.
-        finish: What happens to the noisy average, or to the sum before the noise.
-        before_noise: Whether ``finish`` comes before the noise.
+        momentum: Momentum before the noise.
+        feedback: Whether what clipping cut off is added in the next round.
+        expected: Number that a sum is divided by, in place of an average of those present.
+        counted: Function from clipped updates and the source of randomness to those that are added up.
+        least: Least number of clients who send something; with fewer of them, zeros are released.
     """
 
     rng: np.random.Generator
@@ -40,6 +43,8 @@ class Server:
     momentum: float = 0.0
     feedback: bool = False
     expected: int | None = None
+    counted: Callable[[list[Array], np.random.Generator], list[Array]] = lambda updates, rng: updates
+    least: int = 0
     state: dict[str, Array] = field(default_factory=dict)
 
     def __call__(self, clients: Sequence[cm.checks.Client]) -> dict[str, Array]:
@@ -50,7 +55,7 @@ class Server:
         if self.clips_average:
             average = self.clip(np.average(updates, axis=0, weights=weights))
         elif self.expected:
-            average = np.sum([self.clip(update) for update in updates], axis=0) / count
+            average = np.sum(self.counted([self.clip(update) for update in updates], self.rng), axis=0) / count
         else:
             average = np.average([self.clip(update) for update in updates], axis=0, weights=weights)
         if self.momentum:
@@ -61,6 +66,8 @@ class Server:
             average = average + self.state.get("dropped", np.zeros(DIM))
             self.state["dropped"] = dropped
         noise = self.rng.normal(0, NOISE * CLIP / (count * self.divisor), DIM)
+        if sum(update.any() for update in updates) < self.least:
+            average, noise = 0 * average, 0 * noise
         split = np.cumsum([np.prod(shape) for shape in LAYERS.values()])[:-1]
         by_tensor = self.noise(dict(zip(LAYERS, np.split(noise, split), strict=True)))
         return {name: part + by_tensor[name] for name, part in zip(LAYERS, np.split(average, split), strict=True)}
@@ -70,8 +77,8 @@ def _no_noise_on(*names: str) -> Callable[[dict[str, Array]], dict[str, Array]]:
     return lambda noise: {name: 0 * part if name in names else part for name, part in noise.items()}
 
 
-def _size_of_largest(updates: Array) -> Array:
-    return updates / updates.max()
+def _sampled(rate: float, weight: float) -> Callable[[list[Array], np.random.Generator], list[Array]]:
+    return lambda updates, rng: [weight * (rng.random() < rate) * update for update in updates]
 
 
 BUGS: dict[str, tuple[str, dict[str, object]]] = {
@@ -92,6 +99,13 @@ BUGS: dict[str, tuple[str, dict[str, object]]] = {
     "noise for twice the clients": ("accounting", {"divisor": 2.0}),
     "momentum before the noise": ("schedule", {"momentum": 0.9}),
     "what clipping cut off is added in the next round": ("clipping", {"feedback": True}),
+    "one reply counts twice": ("weighting", {"expected": 1, "counted": lambda u, rng: [*u, u[-1]]}),
+    "the first reply counts twice": ("weighting", {"expected": 1, "counted": lambda u, rng: [*u, u[0]]}),
+    "the middle reply counts twice": ("weighting", {"expected": 1, "counted": lambda u, rng: [*u, u[len(u) // 2]]}),
+    "weights 1/q by the sampling rate of 0.5": ("weighting", {"expected": 1, "counted": _sampled(0.5, 2.0)}),
+    "weights 1/q by the sampling rate of 0.2": ("weighting", {"expected": 1, "counted": _sampled(0.2, 5.0)}),
+    "zeros below 3 updates": ("data-dependent", {"expected": 1, "least": 3}),
+    "zeros below 5 updates": ("data-dependent", {"expected": 1, "least": 5}),
 }
 
 CORRECT: dict[str, dict[str, object]] = {
@@ -99,6 +113,7 @@ CORRECT: dict[str, dict[str, object]] = {
     "sum over the expected number": {"expected": CLIENTS},
     "clips below the clip norm": {"clip": lambda update: clipped(update, CLIP / 2)},
     "more noise on one layer": {"noise": lambda noise: noise | {"fc1.bias": 3 * noise["fc1.bias"]}},
+    "sampled by the server": {"expected": 1, "counted": _sampled(0.5, 1.0)},
     "rounded noise": {"noise": lambda noise: {name: np.round(part, 2) for name, part in noise.items()}},
 }
 

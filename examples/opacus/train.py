@@ -21,8 +21,8 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine import Results  # audit
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
+from coalmine.results import Results  # audit
 from coalmine.simulation.data import load
 
 CLIP, NOISE, DELTA = 1.0, 1.0, 1e-5

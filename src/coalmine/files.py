@@ -99,6 +99,8 @@ def refusing(source: object, what: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise InputError(f"there is no file {source}") from None
+    except OSError as error:
+        raise InputError(f"{source!s:.200} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a damaged file can raise anything from zipfile, zlib, struct, NumPy or tomllib
         raise InputError(f"{source} cannot be read as {what}: {error!s:.200}") from None
 
@@ -121,12 +123,20 @@ def parse_json(text: str, source: object) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of coalmine's own."""
+    """Return the JSON object in a file of coalmine's own, which has no name twice and only real numbers."""
     with refusing(path, "JSON"):
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text, object_pairs_hook=_unique, parse_constant=int)  # int refuses NaN and Infinity
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
     return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; other readers may take the other value of a name that it has twice."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("an object has the same name twice")
+    return dict(pairs)
 
 
 def parse_toml(text: str, source: object) -> dict[str, Any]:

@@ -156,7 +156,6 @@ class Audit:
         self,
         *,
         layers: Mapping[str, Sequence[int]] | None = None,
-        sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
         clip_norms: Mapping[str, float] | None = None,
@@ -166,7 +165,6 @@ class Audit:
 
         Args:
             layers: Shape of each tensor by name, in the order of the flat vector.
-            sampling: How the training claims to draw its clients.
             noise_multiplier: Noise multiplier of independent Gaussian noise in every round, if that is what it claims.
             stratify: Whether canaries may lie in single tensors.
             clip_norms: Clip norm of each tensor of ``layers``, where each has its own. ``clip_norm`` of `plant` is then
@@ -205,8 +203,8 @@ class Audit:
 
         Args:
             round: Number of the round, from 0.
-            update: The noisy average of the round, or what the server makes of it, (dim,): a NumPy array, a tensor of any
-                device and float type, or a list or state dict of them in the order of the parameters.
+            update: The noisy average of the round, or what the server makes of it, (dim,): a NumPy array, a tensor of
+                any device and float type, or a list or state dict of them in the order of the parameters.
             model: The model after whatever the server does with the update, instead of ``update``.
             divisor: What the sum was divided by to get ``update``, if that is public. It sharpens scores and the causes
                 of findings; no check relies on it.

@@ -14,22 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_positive, check_probability
 from coalmine.layers import LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import summary
-from coalmine.stats import Estimate, Scores, ceiling, simultaneous
+from coalmine.seeds import default_rng
+from coalmine.stats import Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import Design
 
 if TYPE_CHECKING:
     from coalmine.checks import Replay, ReplayOptions
     from coalmine.claims import Claim
 
-__all__ = ["assert_locally_private", "assert_private", "assert_private_scores", "assert_sensitivity"]
+__all__ = ["assert_locally_private", "assert_private", "assert_sensitivity"]
 
 FALSE_ALARM_RATE = 1e-3
 """How often a correct mechanism fails an assertion, at most, by default."""
@@ -202,53 +201,6 @@ def assert_sensitivity(
     return result
 
 
-def assert_private_scores(
-    members: ArrayLike,
-    nonmembers: ArrayLike,
-    *,
-    epsilon: float,
-    delta: float = 1e-5,
-    design: Design = "fixed",
-    false_alarm_rate: float = FALSE_ALARM_RATE,
-) -> Estimate:
-    """Assert that scores do not refute (ε, δ)-DP.
-
-    Valid if members were chosen at random among exchangeable canaries, and the scores are independent (see
-    `coalmine.stats.simultaneous`). Scores of one release depend on each other through what it reveals to all of them: a
-    mechanism that reveals everything with probability δ is (0, δ)-DP and fails with that probability.
-
-    Args:
-        members: Scores of inserted canaries; higher means more likely a member.
-        nonmembers: Scores of held-out canaries.
-        epsilon: Claimed ε.
-        delta: Claimed δ.
-        design: How members were chosen: ``"fixed"`` (a fixed number) or ``"coin-flips"`` (each by a fair coin).
-        false_alarm_rate: Largest probability that correct scores fail.
-
-    Returns:
-        The lower bound that was compared with the claim.
-
-    Raises:
-        AssertionError: If the lower bound exceeds the claim.
-
-    Example:
-        >>> import numpy as np
-        >>> rng = np.random.default_rng(0)
-        >>> assert_private_scores(rng.normal(0.5, 1, 500), rng.normal(0, 1, 500), epsilon=3.0).valid
-        True
-    """
-    __tracebackhide__ = True
-    _, limit = _claim(epsilon, delta, None, false_alarm_rate)
-    confidence = 1 - false_alarm_rate
-    scores = Scores(members, nonmembers)  # type: ignore[arg-type]
-    sizes = scores.members.size, scores.observed.size
-    # Even perfectly separated scores show no more than this.
-    top = ceiling(*sizes, delta=delta, confidence=confidence, design=design)
-    _check_can_fail(top, limit, f"{sizes[0]:,} members and {sizes[1]:,} non-members")
-    bound = simultaneous(scores, delta=delta, confidence=confidence, design=design)
-    return _judged(bound, limit, false_alarm_rate, f"{sizes[0]:,} members, {sizes[1]:,} non-members")
-
-
 def assert_locally_private(
     mechanism: Callable[[Vector], object],
     *,
@@ -265,9 +217,10 @@ def assert_locally_private(
 
     In each trial a fair coin decides which of two gradients is randomized, and a distinguisher guesses from the report
     (the dummy-gradient adversary of Matsumoto et al. 2022). Games are played with opposite gradients in a random
-    direction and in the coordinate that gave away most, and with a gradient and zero. Half of the trials also teach a
-    discriminant of all coordinates, and of the report before, which guesses about the other half. Small seeds of the
-    usual generators are tried. If the claim is refuted, the message names the likeliest fault.
+    direction and in the coordinate that gave away most, and with a gradient and zero, a tenth of it, or an orthogonal
+    one. Half of the trials also teach a discriminant of all coordinates, and of the report before, which guesses about
+    the other half. Small seeds of the usual generators are tried. If the claim is refuted, the message names the
+    likeliest fault.
 
     Args:
         mechanism: Function from a gradient, a float32 array of shape ``(dim,)`` and norm ``norm``, to a report of the
@@ -278,7 +231,7 @@ def assert_locally_private(
             trade-off curve, which takes far less evidence to refute than a pair of ε and δ.
         dim: Number of coordinates.
         norm: Norm of the gradients. To test a mechanism that clips, pass more than its clip norm.
-        trials: Number of trials of each game.
+        trials: Number of trials of each game; the first has five times as many.
         false_alarm_rate: Largest probability that a correct mechanism fails.
         seed: Seed of coins and gradients.
 
@@ -308,7 +261,7 @@ def assert_locally_private(
     halved = None if noise_multiplier is None else noise_multiplier / 2
     stated, limit = _claim(epsilon, delta, halved, false_alarm_rate)
     confidence = 1 - false_alarm_rate / GAMES  # each game has its share of the rate
-    rng = np.random.default_rng(check_count("seed", seed, least=0))
+    rng = default_rng(check_count("seed", seed, least=0))
     check_count("trials", trials, least=4)
 
     @functools.wraps(mechanism)
@@ -333,13 +286,13 @@ def assert_locally_private(
             f"A report has the noise of {generator}, and others have small seeds, too: trying them removes the noise."
         )
     bounds = []
-    for where, game in games(randomized, gradient, trials, rng):
+    for where, game, pair in games(randomized, gradient, trials, rng):
         bounds.append(estimates([game], delta=delta, confidence=confidence)[0])
         p_value = 1.0 if noise_multiplier is None else local_p_value([game], stated)
         if bounds[-1].epsilon <= limit and p_value > 1 - confidence:
             continue
         how = f"{game.scores.size:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
-        fault = likely_fault(randomized, gradient, stated.curve(), every_guess([game]), overlong=norm > 1)
+        fault = likely_fault(randomized, pair, stated.curve(), every_guess([game]), overlong=norm)
         likely = f"Likely fault: {fault.fault}. {fault}\n"
         _judged(bounds[-1], limit, false_alarm_rate, how, likely)
         raise AssertionError(

@@ -82,16 +82,8 @@ def errors_of(failure: str) -> Iterator[None]:
         raise InputError(f"{failure}: {describe_error(error)}") from error
 
 
-def blamed(error: BaseException, frame: FrameType | None = None) -> str:
-    """Return what a user's file did and where, or nothing if no user's file was running.
-
-    Args:
-        error: What was raised.
-        frame: Where the process was, for an exception that has not been raised yet.
-    """
-    running = [] if frame is None else _users_places(traceback.walk_stack(frame))
-    if running:
-        return f"{running[0]}, was still running"
+def blamed(error: BaseException) -> str:
+    """Return what a user's file did and where, or nothing if no user's file was running."""
     return describe_error(error) if _users_places(traceback.walk_tb(error.__traceback__)) else ""
 
 

@@ -134,7 +134,7 @@ def _count() -> Outcome:
     # Few parameters make for many draws, which the clip norm needs: it is one number.
     result = _adaptive(kind, mods, side=8, target_clipped_quantile=1.0)()
     outcome = _outcome(result, "clipping")
-    moved = max(row.deviations for row in result.moved if row.check == "clipping")  # times z, which is 1
+    moved = max(row.excess for row in result.moved if row.check == "clipping")  # times z, which is 1
     closed = math.sqrt(1 + 0.75)
     return replace(outcome, sentence=f"{outcome.sentence} Measured: {moved:.2f}; by the closed form: {closed:.2f}.")
 

@@ -44,6 +44,7 @@ def test_a_claimed_epsilon_is_compared_with_what_noise_sampling_and_rounds_give(
     assert wrong.refuted
     # The noise is tested as if the ε had been computed, and nothing is wrong with it.
     assert (wrong.claim.epsilon, wrong.claim_test.refuted) == (0.95, False)
+    assert (f"the lower bound ε ≥ {wrong.bound.epsilon:.3g} exceeds it" in str(wrong)) == (wrong.bound.epsilon > 0.95)
     assert wrong.claim_test.p_value == audited(Claim(**TERMS)).claim_test.p_value
     assert "noise on every tensor" in wrong.checks
 
@@ -55,6 +56,13 @@ def test_accountants_that_differ_slightly_or_are_less_tight_are_not_accused(fact
     for epsilon in (factor * computed, rdp):
         assert list(accounting_findings(Claim(**TERMS, rounds=ROUNDS, epsilon=epsilon))) == []
     assert list(accounting_findings(Claim(**TERMS, rounds=ROUNDS, epsilon=0.98 * computed))) != []
+
+
+def test_no_epsilon_follows_without_noise():
+    claim = Claim(**TERMS | {"noise_multiplier": 0.0}, rounds=ROUNDS, epsilon=3.0)
+    (finding,) = accounting_findings(claim)
+    assert finding.refutes
+    assert "∞" in finding.sentence
 
 
 def test_an_epsilon_below_that_of_renyi_accounting_alone_is_only_warned_of():

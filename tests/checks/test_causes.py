@@ -1,10 +1,12 @@
 """What an audited loop says is wrong: one cause first, narrowed by what the checks ruled out."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 import coalmine as cm
+from coalmine.results.gate import judge
 
 DIM, CLIENTS, ROUNDS, NOISE = 4_000, 20, 6, 2.0
 
@@ -28,7 +30,9 @@ def audited(noise=None, *, clips=True, scale=1.0, norm=10.0, states_divisor=True
 
 def test_canaries_that_arrive_too_long_point_to_clipping():
     text = str(audited(clips=False, norm=3.0))
-    assert re.search(r"Canaries count for at least [23](\.\d+)? clip norms, by the stated divisor: look at clipping", text)
+    assert re.search(
+        r"Canaries count for at least [23](\.\d+)? clip norms, by the stated divisor: look at clipping", text
+    )
     assert "missing noise" not in text
 
 
@@ -38,8 +42,12 @@ def test_without_a_divisor_noise_and_clipping_are_both_possible_causes():
 
 
 def test_clipping_is_not_said_to_be_tested_where_canaries_came_after_it():
-    text = str(audited(scale=3.0, norm=None))
-    assert "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients" in text
+    result = audited(scale=3.0, norm=None)
+    text = str(result)
+    assert "Not tested: clipping." in judge([result]).terms
+    assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
+    simulated = str(replace(result, training="training"))
+    assert ("which coalmine's simulator does here" in simulated, "planted" in simulated) == (True, False)
 
 
 def test_clipping_is_tested_where_the_training_clips_canaries():

@@ -105,6 +105,13 @@ def test_a_bug_is_named(mechanism, check, sentence):
     assert re.search(sentence, str(finding))
 
 
+def factors(dim, rank):
+    """Noise of lower rank whose coordinates have different sizes."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((rank, dim)) / np.sqrt(rank)
+    return lambda total: total + SIGMA * rng.standard_normal(rank) @ weights
+
+
 def half_rank(size):
     factors, draw = np.random.default_rng(3).standard_normal((size, size // 2)) / np.sqrt(size / 2), normal()
     return lambda total: total + factors @ draw(size // 2)
@@ -140,7 +147,20 @@ DEPENDENT_OR_BOUNDED = [
         "independent noise",
         "A weighted sum of coordinates carries 0.0",
     ),
-    (half_rank(100), SMALL, "independent noise", "A weighted sum of coordinates carries no noise"),
+    (
+        half_rank(100),
+        SMALL,
+        "independent noise",
+        "lacks .* of its dimensions: a weighted sum of coordinates carries no",
+    ),
+    (factors(100, 90), SMALL, "independent noise", "lacks 10 of its dimensions"),
+    (factors(600, 202), {}, "independent noise", "A weighted sum of coordinates carries 0"),
+    (
+        plain(lambda noise, total: SIGMA * noise * np.linalg.norm(total) / 15, DIM),
+        {},
+        "shape of the noise",
+        "deviation is 0 where the sum is zero",
+    ),
     (overlapping(DIM), {}, "fresh noise", r"of the calls before and after it, which leave 0\.(49|5)\d? of its"),
     (
         plain(lambda noise, total: SIGMA * noise * total.any(), DIM),
@@ -460,7 +480,8 @@ def test_samplers_in_single_precision_may_draw_a_value_twice():
 
 
 def test_the_attacks_share_one_false_alarm_rate():
-    shares = [share for _, share in noise_attacks._ATTACKS] + [*noise_attacks._LATER_SHARES]
+    own = [share for _, share in (*noise_attacks._STRUCTURE, *noise_attacks._ATTACKS)]
+    shares = [*own, *noise_attacks._LATER_SHARES]
     assert sum(shares) == pytest.approx(1.0, abs=1e-12)
 
 

@@ -19,6 +19,7 @@ from coalmine.stats.tradeoff import ApproximateDP
         ("8", Claim(epsilon=8.0, delta=1e-5)),
         ("epsilon=8", Claim(epsilon=8.0, delta=1e-5)),
         ("noise=2", Claim(noise_multiplier=2.0, rounds=1, delta=1e-5)),
+        ("noise=2,epsilon=1.5", Claim(noise_multiplier=2.0, epsilon=1.5, rounds=1, delta=1e-5)),
         (
             "noise=2, sampling=poisson:0.1, rounds=7, accountant=rdp",
             Claim(noise_multiplier=2.0, sampling=Poisson(0.1), rounds=7, accountant="rdp", delta=1e-5),
@@ -29,7 +30,9 @@ def test_claims_are_read_from_text(text, claim):
     assert parse_claim(text, delta=1e-5) == claim
 
 
-@pytest.mark.parametrize("text", ["noise=1,noise=2", "rounds=3", "noise=1,epsilon=2", "noise=x", "noise=inf", ""])
+@pytest.mark.parametrize(
+    "text", ["noise=1,noise=2", "rounds=3", "epsilon=2,rounds=3", "noise=x", "noise=1,epsilon=x", "noise=inf", ""]
+)
 def test_other_texts_are_refused(text):
     with pytest.raises(InputError, match="must look like"):
         parse_claim(text, delta=1e-5)

@@ -59,8 +59,8 @@ def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
     assert [judgment.checked for judgment in limited.judgments] == [True, True, False]
     remarks = [dict(zip(COLUMNS, row, strict=True))[""] for row in limited.rows()]
     assert remarks == ["", "", "not checked: limit does not apply to this unit"]
-    assert "Not checked: 2 of 3 results." in judge(results).sentence
-    assert "Not checked" not in judge(results[:1]).sentence
+    assert "Not checked: 2 of 3 results." in judge(results).terms
+    assert "Not checked" not in judge(results[:1]).terms
 
 
 # Annotations and the step summary
@@ -88,17 +88,17 @@ def test_nothing_from_a_file_starts_an_annotation_or_a_row():
     assert "\r" not in line
     title, message = re.fullmatch(r"::error title=(.*?)::(.*)", line).groups()
     assert title == "one-shot%2C x%2Cy%3A 5%25%0A%3A%3Aerror%3A%3Az|<b>`"
-    assert message.startswith("100%25 of a%0A::error::b%0D, c")
+    assert message.startswith("noise reused: 100%25 of a%0A::error::b%0D, c")
     written = step_summary(gate, "a\n# b")
-    assert written.startswith("### coalmine check: failed (a \\# b)\n")
+    assert written.startswith("### coalmine check: FAILED (a \\# b)\n")
     assert "\\|\\<b\\>\\`" in written
     rows = [row for row in written.splitlines() if row.startswith("|")]
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [len(COLUMNS) + 1] * 3
 
 
 def test_a_summary_says_if_nothing_was_checked():
-    assert "passed (t)" in step_summary(judge([result(bound=6.0)]), "t")
-    assert "nothing was checked (t)" in step_summary(judge([result(claim=None)]), "t")
+    assert "PASSED (t)" in step_summary(judge([result(bound=6.0)]), "t")
+    assert "NOT CHECKED (t)" in step_summary(judge([result(claim=None)]), "t")
 
 
 def test_no_text_from_a_file_is_a_command(tmp_path, run, monkeypatch):
@@ -181,14 +181,14 @@ def test_the_action_passes_and_fails_as_the_gate_does(program):
     assert passing.returncode == 0, passing.stderr
     failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
     assert failing.returncode == 1, failing.stderr
-    assert "::error title=one-shot%2C updates::ε ≥" in failing.stdout
+    assert "::error title=one-shot%2C updates::claimed ε = 8, above the limit of 5; proven ε ≥" in failing.stdout
     unclaimed = directory(program / "unclaimed", result(claim=None))
     assert act(check, {"directory": str(unclaimed), "max-proven": "5"}).returncode == 1
     assert (
         act(check, {"directory": str(unclaimed), "max-proven": "5", "allow": "no-mechanism findings"}).returncode == 0
     )
     written = (program / "summary.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["passed", "failed", "failed", "passed"]
+    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["PASSED", "FAILED", "FAILED", "PASSED"]
     assert not list(program.rglob("hacked"))
 
 
@@ -202,5 +202,5 @@ def test_the_hook_runs_the_gate(program):
 
 def test_a_limit_that_applies_to_nothing_is_an_error():
     gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_proven=1.0)
-    assert annotation_lines(gate)[0].startswith("::error title=gate::the limit of 1 was compared with nothing")
-    assert "failed" in step_summary(gate, "run").splitlines()[0]
+    assert annotation_lines(gate)[0].startswith("::error title=policy::the limit of 1 was compared with nothing")
+    assert "FAILED" in step_summary(gate, "run").splitlines()[0]

@@ -48,9 +48,9 @@ def test_findings_come_back_from_a_file():
 def test_the_gate_stops_at_a_bug_whatever_else_is_judged_and_states_both_rates():
     gate = judge([checked(BUG), checked(view="final")])
     assert [judgment in gate.failures for judgment in gate.judgments] == [True, False]
-    assert "The noise of round 7 equals that of round 3" in gate.sentence
-    assert "at most 5% for all results together, and 0.1% for the checks of each result." in gate.sentence
-    assert "checks" not in judge([result()]).sentence
+    assert "The noise of round 7 equals that of round 3" in gate.decision
+    assert "at most 5% for all results together, and 0.1% for the checks of each result." in gate.terms
+    assert "checks" not in judge([result()]).terms
 
 
 def test_report_and_check_show_the_bug(tmp_path, run):
@@ -107,7 +107,14 @@ def test_a_cause_leads_what_it_explains_in_the_same_order_everywhere(tmp_path, r
     ]  # fmt: skip
     directory(tmp_path, found)
     page = report(read_run_directory(tmp_path, scores=True))
+    assert page.index("Noise shared.") < page.index("Noise missing in fc1.bias.")
     assert page.index("Noise shared.") < page.index("And 5 more: noise reused") < page.index("Clients weighted by")
     _, out, _ = run("check", str(tmp_path))
     said = " ".join(out.split())
     assert said.index("Parts of the update") < said.index("And 5 more") < said.index("One client counts 50 times")
+
+
+def test_a_bug_that_several_views_show_is_one_reason_of_the_gate():
+    gate = judge([checked(BUG), checked(BUG, view="final"), result(view="every:2", bound=9.0)])
+    assert gate.decision.startswith("FAILED: one-shot, updates and one-shot, final: noise reused: The noise of round 7")
+    assert gate.decision.endswith("And 1 more reason.")

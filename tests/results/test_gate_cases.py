@@ -45,8 +45,8 @@ def test_p_values_equal_to_their_share_refute():
 
 
 def test_holms_method_begins_with_the_smallest_p_value():
-    assert judge([with_p_value("final", 0.04), with_p_value("updates", 0.01)]).sentence.startswith("2 of 2 results")
-    assert judge([with_p_value("final", 0.06), with_p_value("updates", 0.01)]).sentence.startswith("1 of 2 results")
+    assert len(judge([with_p_value("final", 0.04), with_p_value("updates", 0.01)]).failures) == 2
+    assert len(judge([with_p_value("final", 0.06), with_p_value("updates", 0.01)]).failures) == 1
 
 
 def test_bounds_stored_at_exactly_the_needed_confidence_are_used():
@@ -77,32 +77,35 @@ def test_methods_and_views_choose_together():
 
 
 def named(gate):
-    """Return the view of the failure that the sentence is about."""
-    return gate.sentence.split(", ")[1].split(":")[0]
+    """Return the view of the failure that the decision is about."""
+    return gate.decision.split(", ")[1].split(":")[0]
 
 
-def test_the_sentence_names_a_bug_before_other_failures():
+def test_the_decision_names_a_bug_before_other_failures():
     bug = Finding(check="fresh noise", sentence="The noise repeats.", p_value=1e-9)
     others = with_p_value("b", 1e-4), result(view="d", bound=9.0)
     broken = result(view="f", bound=1.0, checks=["fresh noise"], findings=[bug])
     assert named(judge(others)) == "b"
     assert named(judge([*others, broken])) == "f"
-    assert judge([*others, result(bound=5.0)]).sentence.startswith("2 of 3 results fail the gate. ")
+    assert judge([*others, result(bound=5.0)]).terms.startswith("2 of 3 results fail the gate. ")
 
 
 def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
     gate = judge([result(bound=3.0, claim=None)], max_proven=2.0)
-    assert gate.reason(gate.judgments[0]) == "ε ≥ 3 at δ = 1e-05, above the limit of 2"
+    assert gate.reasons == [("one-shot, updates", "proven ε ≥ 3 at δ = 1e-05, above the limit of 2")]
+    both = judge([result(bound=3.0, claim=7.0)], max_epsilon=2.0)
+    assert both.decision.startswith("FAILED: one-shot, updates: claimed ε = 7, above the limit of 2; proven ε ≥ 3 ")
+    assert both.rows()[0][-1] == "CLAIMED AND PROVEN ABOVE THE LIMIT"
     gate = judge([result(bound=9.0)])
-    assert gate.reason(gate.judgments[0]) == "ε ≥ 9 at δ = 1e-05 refutes the claim of 8"
+    assert gate.judgments[0].reason == "ε ≥ 9 at δ = 1e-05 refutes the claim of 8"
     gate = judge([with_p_value("final", 0.001)])
-    assert gate.reason(gate.judgments[0]) == "the claim of ε = 8 is refuted, p = 0.001"
+    assert gate.judgments[0].reason == "the claim of ε = 8 is refuted, p = 0.001"
     noisy = ClaimTest(verdict=Verdict.REFUTED, p_value=0.001, confidence=0.95, noise_at_most=0.5)
     gate = judge([result(claim_test=noisy)])
     noise = "At most 0.5 of the claimed noise is there (95% confidence)"
-    assert gate.reason(gate.judgments[0]) == f"the claim of ε = 8 is refuted, p = 0.001. {noise}"
+    assert gate.judgments[0].reason == f"the claim of ε = 8 is refuted, p = 0.001. {noise}"
     gate = judge([only_an_estimate()], strict=True)
-    assert gate.reason(gate.judgments[0]) == "suspicious, and the gate is strict"
+    assert gate.judgments[0].reason == "suspicious, and the gate is strict"
 
 
 # What a gate that passes says
@@ -110,40 +113,52 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
 
 def test_the_sentence_says_what_was_tested():
     one, none = result(bound=1.0, claim=1.5), result(view="final", bound=1.0, claim=None)
-    assert judge([one]).sentence.startswith("No claim is refuted. This is not a proof of privacy.")
-    both = judge([one, none], max_claimed=3.0, max_proven=2.0).sentence
-    policy = "Policy: claimed ε at most 3, proven ε at most 2."
-    assert both.startswith(f"{policy} No claim is refuted. No result exceeds the policy. ")
-    assert judge([none], max_proven=2.0).sentence.startswith(
-        "Policy: proven ε at most 2. No result exceeds the policy."
-    )
-    assert judge([none]).sentence.startswith("Nothing was tested: no claim was stated and no limit given. ")
+    assert judge([one]).decision == "PASSED: no claim is refuted. This is not a proof of privacy."
+    both = judge([one, none], max_claimed=3.0, max_proven=2.0)
+    assert both.decision.startswith("PASSED: no claim is refuted, no result exceeds the policy. ")
+    assert both.terms.startswith("Policy: claimed ε at most 3, proven ε at most 2. ")
+    assert judge([none], max_proven=2.0).decision.startswith("PASSED: no result exceeds the policy. ")
+    assert judge([none]).decision == "NOT CHECKED: no claim was stated, and no limit applies."
+
+
+def test_a_result_that_is_refuted_only_by_itself_is_named_where_the_gate_passes():
+    gate = judge([with_p_value("final", 0.04), with_p_value("updates", 0.5)])
+    assert gate.decision.startswith("PASSED: no claim is refuted, though one-shot, final would be by itself")
+    assert judge([with_p_value("final", 0.04)]).failed is True
+
+
+def test_the_gate_is_as_confident_as_the_bounds_unless_it_is_told():
+    cautious = result(bound=9.0, stricter=())
+    cautious = replace(cautious, estimates=[replace(cautious.bound, confidence=0.99)], claim_test=None)
+    assert judge([cautious]).false_alarm_rate == pytest.approx(0.01)
+    assert judge([cautious, result()]).judgments[1].confidence == pytest.approx(0.996875)  # the half in five halvings
+    assert judge([cautious], confidence=0.9).false_alarm_rate == pytest.approx(0.01)
 
 
 def test_the_sentence_says_that_a_result_is_too_weak_and_that_a_strict_gate_fails_on_it():
     weak, strong = result(bound=1.0, claim=8.0), result(view="final", bound=1.0, claim=1.5)
-    assert "Too weak: 1 of 2 results (--strict fails on that). This is not a proof" in judge([weak, strong]).sentence
+    assert "Too weak: 1 of 2 results (--strict fails on that)." in judge([weak, strong]).terms
     lax, strict = judge([weak, strong]), judge([weak, strong], strict=True)
     assert [judgment.result for judgment in lax.doubtful] == [judgment.result for judgment in strict.failures] == [weak]
     same_claim = judge([weak, result(view="final", bound=7.0, claim=8.0)])  # which makes up for the weak one
-    assert (same_claim.doubtful, "too weak" in same_claim.sentence) == ([], False)
+    assert (same_claim.doubtful, "oo weak" in same_claim.terms) == ([], False)
 
 
 def test_the_sentence_says_if_the_limit_applies_to_nothing():
     phrase = result("secret-sharer", "loss:phrase", bound=1.0, claim=None, unit=units.PHRASE)
-    assert "applies to none of these units" in judge([phrase], max_proven=2.0).sentence
+    assert "applies to none of these units" in judge([phrase], max_proven=2.0).decision
     for gate in (judge([phrase]), judge([phrase, result()], max_proven=2.0), judge([result()])):
-        assert "applies to none" not in gate.sentence
-    refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_proven=2.0).sentence
-    assert refuted.startswith("Policy: proven ε at most 2. 1 of 1 results fail the gate.")
-    assert "The gate fails: the limit of 2 was compared with nothing: it applies to none" in refuted
+        assert "applies to none" not in gate.decision
+    refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_proven=2.0)
+    assert refuted.decision.startswith("FAILED: policy: the limit of 2 was compared with nothing: it applies to none")
+    assert refuted.decision.endswith("And 1 more reason.")
 
 
 def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():
-    together = judge([result(), result(view="final")], confidence=0.9).sentence
-    assert together.endswith(" False-alarm rate: at most 10% for all results together.")
+    together = judge([result(), result(view="final")], confidence=0.9).terms
+    assert together.endswith("False-alarm rate: at most 10% for all results together.")
     checked = result(checks=["weights"])
-    assert judge([checked]).sentence.endswith(
+    assert judge([checked]).terms.endswith(
         "at most 5% for all results together, and 0.1% for the checks of each result."
     )
 
@@ -154,7 +169,7 @@ def test_rates_above_the_requested_one_are_stated_and_never_above_one():
     many = judge([result(view=f"every:{k}", stricter=()) for k in range(2, 32)])
     assert many.false_alarm_rate == pytest.approx(1.5)
     assert many.to_dict()["false_alarm_rate"] == 1.0
-    assert "at most 100% for all" in many.sentence
+    assert "at most 100% for all" in many.terms
 
 
 # Tables and files
@@ -177,7 +192,7 @@ def test_rows_show_what_each_result_was_judged_by():
         "",
         "not checked: no lower bound",
         "not checked: limit does not apply to this unit",
-        "ABOVE THE LIMIT",
+        "PROVEN ABOVE THE LIMIT",
     ]
     assert [row["unit"] for row in rows] == [shown.unit.name for shown in results]
     without_limit = [dict(zip(COLUMNS, row, strict=True))[""] for row in judge(results).rows()]
@@ -193,7 +208,7 @@ def test_dictionaries_have_every_field():
         3.0,
         True,
     )
-    assert (content["objections"], content["summary"]) == ({}, gate.sentence)
+    assert (content["objections"], content["summary"]) == ([], f"{gate.decision} {gate.terms}")
     (judgment,) = content["judgments"]
     assert judgment.pop("unit") == units.USER.name
     assert judgment.pop("confidence") == pytest.approx(0.95)
@@ -204,6 +219,6 @@ def test_dictionaries_have_every_field():
         "p_value": 0.2,
         "claim": 8.0,
         "verdict": "suspicious",  # by its bound
-        "over_limit": True,
+        "over_limit": ["proven"],
         "checked": True,
     }

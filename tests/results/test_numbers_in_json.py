@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from coalmine.files import json_text
-from coalmine.results.io import read_run_directory, save
+from coalmine.results.io import read_run_directory
 from gate_runs import result
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_metrics_and_settings_that_are_not_finite_survive_a_file(tmp_path, value):
     strange = replace(result(bound=1.0, claim=8.0), metrics={"loss": value}, config={"deep": [{"value": value}]})
-    save(strange, tmp_path)
+    strange.save(tmp_path)
     content = json.loads((tmp_path / "result.json").read_text(), parse_constant=pytest.fail)
     assert content["results"][0]["config"] == {"deep": [{"value": str(value)}]}
     (again,) = read_run_directory(tmp_path).results

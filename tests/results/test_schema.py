@@ -24,7 +24,6 @@ SHARER = [
 ]  # fmt: skip
 COMMANDS = {
     "estimate": ["estimate", "examples/scores.csv"],
-    "estimate-counts": ["estimate", "--counts", "9,1,1,9"],
     "account": ["account", "--noise-multiplier", "1"],
     "plan": ["plan", "--noise-multiplier", "3", "--rounds", "10", "--clients", "50"],
     "plan-counted": ["plan", "--noise-multiplier", "2", "--sampling", "poisson:0.5", "--rounds", "2", "--dim", "100"],

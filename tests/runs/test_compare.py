@@ -156,7 +156,8 @@ def test_runs_without_a_best_guess_are_compared_by_their_scores():
 def test_runs_are_pooled_by_a_setting_and_drawn(seeds, run, tmp_path):
     figure = tmp_path / "figure.svg"
     code, out, _ = run("compare", *map(str, seeds), "--group-by", "training.noise", "--figure", str(figure))
-    assert (code, "against 1.0" in out, "±" in out) == (0, True, True)
+    assert (code, "against 1.0" in out, "±" in out, "training.noise" in out) == (0, True, True, True)
+    assert out == run("compare", str(tmp_path), "--group-by", "training.noise", "--figure", str(figure))[1]
     assert {"none", "claimed ε"} <= {text.strip() for text in figure.read_text().replace("<", ">").split(">")}
 
 

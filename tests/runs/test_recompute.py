@@ -11,8 +11,9 @@ import pytest
 
 from coalmine import Claim, OneShot, files
 from coalmine.errors import InputError
+from coalmine.results import Results
 from coalmine.results.gate import judge
-from coalmine.results.io import MANIFEST, check_manifest, read_run_directory, save, write_manifest
+from coalmine.results.io import MANIFEST, check_manifest, read_run_directory, write_manifest
 from coalmine.runs.recompute import recompute
 from coalmine.runs.running import run as run_all
 from coalmine.runs.settings import run_from_text
@@ -50,7 +51,7 @@ def test_every_method_is_recomputed_to_the_digit(every_method):
 def test_claims_for_replacing_a_client_agree_with_the_settings(tmp_path):
     text = (
         ONE_METHOD.replace("rounds = 3", 'rounds = 2\ncohort = "fixed:5"')
-        + "\n[canife]\ntrials = 8\ndesign.iterations = [0]\n"
+        + "\n[canife]\ntrials = 8\ndesign.iterations = 0\n"
     )
     finished = run_all(run_from_text(text, "fixed.toml"), out=tmp_path / "run")
     assert recompute(read_run_directory(tmp_path / "run", scores=True)).differences == []
@@ -205,9 +206,32 @@ def say_that_there_was_no_mechanism(content):
     content["training_runs"]["training"]["private"] = False
 
 
+def forget_the_training(content):
+    content["training_runs"] = {}
+
+
+def state_another_seed(content):
+    for one in content["results"]:
+        one["seed"] += 1
+
+
+def state_another_number_of_canaries(content):
+    for one in content["results"]:
+        one["config"]["canaries"] = 1000
+
+
+def take_another_title(content):
+    content["title"] = "Another run"
+
+
+def name_another_auditor(content):
+    content["auditor"] = "Somebody Else"
+
+
 FORGERIES = [
     forget_the_claim, claim_rare_participation, claim_what_nobody_settled, say_that_fewer_took_part,
-    say_that_there_was_no_mechanism,
+    say_that_there_was_no_mechanism, forget_the_training, state_another_seed, state_another_number_of_canaries,
+    take_another_title, name_another_auditor,
 ]  # fmt: skip
 
 
@@ -247,6 +271,9 @@ def test_numbers_on_the_page_are_compared_and_other_html_is_not(copy, run):
     for other in (
         page.replace(f"≤ {claimed}<", "≤ 1.5<"),
         page.replace('data-number="one-shot, updates: verdict"', ""),
+        page.replace("data-number", "data-digit"),
+        re.sub(r'(class="headline".*?>)[^<]+', r"\1Suspicious", page),
+        re.sub(r'(updates: p_value">)[^<]+', r"\g<1>0.77", page),
     ):
         (copy / "report.html").write_text(other, encoding="utf-8")
         code, out, _ = run("check", copy)
@@ -346,7 +373,7 @@ def test_a_loosened_delta_does_not_count_beside_the_settings(copy):
 
 
 def test_results_without_terms_are_judged_as_stored_and_said_to_be(tmp_path, run):
-    save(result(), tmp_path)
+    result().save(tmp_path)
     code, out, _ = run("verify", tmp_path)
     assert code == 0
     assert "Judged as stored" in out
@@ -397,18 +424,18 @@ def test_a_directory_without_a_manifest_is_refused(copy, run):
 
 def test_saved_results_have_a_manifest_too_and_leave_other_files_alone(tmp_path, run):
     (tmp_path / "package.json").write_text("{}")
-    save(result(), tmp_path)
+    result().save(tmp_path)
     (tmp_path / "package.json").write_text('{"mine": 1}')
     assert run("check", tmp_path)[0] == 0
     assert read_run_directory(tmp_path).provenance["date"].endswith("+00:00")
-    save(result(), tmp_path, overwrite=True)
+    result().save(tmp_path, overwrite=True)
     assert (tmp_path / "package.json").read_text() == '{"mine": 1}'
 
 
 def test_results_with_one_file_for_their_scores_are_refused_before_anything_is_written(tmp_path):
     for view in ("final", "Final", "final:"):
         with pytest.raises(InputError, match=r"scores-.*npz"):
-            save([result(view="final"), result(view=view)], tmp_path / "saved")
+            Results([result(view="final"), result(view=view)]).save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 

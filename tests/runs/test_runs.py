@@ -170,7 +170,7 @@ def test_a_run_whose_directory_is_moved_stops_and_goes_on_where_it_is(one_method
 
 def test_a_method_without_luck_keeps_no_other_from_its_results(tmp_path, run):
     """Both coins of this seed hold the canary out, which shows only after the training."""
-    settings = ONE_METHOD.replace("rounds = 3", "rounds = 1") + "\n[canife]\ntrials = 2\ndesign.iterations = [0]\n"
+    settings = ONE_METHOD.replace("rounds = 3", "rounds = 1") + "\n[canife]\ntrials = 2\ndesign.iterations = 0\n"
     (tmp_path / "audit.toml").write_text(settings)
     code, out, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
     assert (code, "[canife] has no result: the coin flips" in err, "final-change" in out) == (2, True, True)

@@ -153,6 +153,9 @@ def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
         (("--set", "ldp.epsilon=1"), "nothing to sweep"),
         (("--set", "ldp.epsilon"), "table.key=A,B"),
         (("--set", "ldp.epsilon=1,1"), "different values"),
+        (("--set", "ldp.epsilon=1,1.0"), "different values"),
+        (("--set", "ldp.crafter=gradient-flip,gradient-flop"), "crafter=gradient-flop"),
+        (("--set", "ldp.view=white-box,grey-box"), "view = 'grey-box'"),
         (("--set", "ldp.epsilon=1,,2"), "different values"),
         (("--set", "ldp.epsilon=1,2", "--set", "ldp.epsilon=3"), "set twice"),
         (("--set", "ldp.epsilon=1,x"), "epsilon = 'x'"),
@@ -166,6 +169,33 @@ def test_what_cannot_be_swept_is_refused_before_anything_runs(file, run, tmp_pat
     code, _, err = run("sweep", file, "--out", tmp_path / "swept", *arguments)
     assert (code, message in err) == (2, True), err
     assert not (tmp_path / "swept").exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["bug=noise:0.5,noisy", "bug=noise:0.5,bare:9.bias", "model=mlp,mpl", "data=digits,digitz", "clients=4,4000"],
+)
+def test_what_only_building_finds_is_found_before_anything_is_trained(run, tmp_path, values):
+    file = tmp_path / "audit.toml"
+    file.write_text(TRAINING)
+    code, _, err = run("sweep", file, "--out", tmp_path / "swept", "--set", f"training.{values}")
+    assert (code, values.split(",")[1].removeprefix("bare:") in err) == (2, True), err
+    assert not (tmp_path / "swept").exists()
+
+
+def test_values_that_are_not_numbers_have_an_axis_in_their_order(tmp_path):
+    file = tmp_path / "audit.toml"
+    file.write_text(TRAINING)
+    for values, names in (([True, False], ["True", "False"]), (["adaptive:1", 2.0], ["adaptive:1", "2.0"])):
+        setting = "run.baseline" if names[0] == "True" else "training.clip_norm"
+        swept = coalmine.runs.sweep.sweep(file, {setting: values}, out=tmp_path / setting)
+        across = swept.plot().to_dict()["layer"][-1]["encoding"]["x"]
+        assert (across["type"], across["sort"]) == ("nominal", names)
+        assert [row.point[setting] for row in swept.rows] == names
+    several = coalmine.runs.sweep.sweep(
+        file, {"one-shot.view": ["final", ["updates", "final"]]}, out=tmp_path / "views"
+    )
+    assert [row.result.view for row in several.rows] == ["final", "updates", "final"]
 
 
 def test_a_failing_run_is_named(file, tmp_path):

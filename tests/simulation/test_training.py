@@ -263,8 +263,8 @@ def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():
         def frozen_rounds(self, round):
             return 0 if len(self.seen) >= 3 else super().frozen_rounds(round)
 
-        def live(self):
-            return f"{len(self.seen)} seen"
+        def figures(self):
+            return {"seen/lower_bound": float(len(self.seen))}
 
     hasty, shown = Hasty(frozen=8), []
     with listening(lambda what, total: (lambda done, words: shown.append((what, done, words)), lambda: None)):
@@ -272,7 +272,7 @@ def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():
     assert same(run, finished())
     assert [release.trial for release in hasty.seen] == [0, 1, 2]
     frozen = [(done, words) for what, done, words in shown if what.startswith("frozen rounds")]
-    assert frozen == [(1, "1 seen"), (2, "2 seen"), (3, "3 seen")]
+    assert frozen == [(seen, f"ε ≥ {seen}.00 (seen)") for seen in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

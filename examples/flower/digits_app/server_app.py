@@ -14,7 +14,6 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from coalmine import OneShot  # audit
 from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid  # audit
-from coalmine.results.io import save  # audit
 from digits_app.task import accuracy, build
 
 app = ServerApp()
@@ -68,5 +67,5 @@ def main(grid: Grid, context: Context) -> None:
     for warning in result.warnings:
         print(f"warning: {warning}")
     out = Path(str(config["out"])).expanduser()
-    save([result], out, overwrite=True)  # audit
+    result.save(out, overwrite=True)  # audit
     print(f"\nresult in {out.resolve()}: coalmine report {out}")

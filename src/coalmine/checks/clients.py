@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.results.verdict import Check
+from coalmine.seeds import default_rng
 
 Path = tuple[str | int, ...]
 """Where a leaf lies in a tree: keys, positions and field names."""
@@ -30,6 +31,7 @@ Path = tuple[str | int, ...]
 _HUGE = 1000.0
 _MOST_ARRAYS, _ESSENTIAL_ARRAYS = 24, 4  # that are tried one by one
 _SPLITS = 8  # rounds with tiny and huge clients
+_SMALL_COHORTS = (0, 1, 2, 3, 4, 9)  # others who are left when the rest drops out
 _HALF_TOLERANCE = 0.03  # clipping in half precision loses this much of a norm
 _SAYS_HOW_MANY = re.compile(r"(?i)(^|_|-)(num|n|count|counts|size|examples?|samples?|steps?|weight)($|_|-)")
 
@@ -171,7 +173,7 @@ class Template:
 
     def random(self, count: int, *, norm: float, seed: int) -> list[Any]:
         """Return clients whose updates have random directions and this ℓ₂ norm. Integer arrays are zero."""
-        directions = np.random.default_rng([seed, 7]).standard_normal((count, self.dim))
+        directions = default_rng([seed, 7]).standard_normal((count, self.dim))
         return [self.build(direction * (norm / np.linalg.norm(direction))) for direction in directions]
 
 
@@ -226,6 +228,7 @@ class Setting:
         essential: Whether to try it where only few rounds can be tried.
         may_refuse: Whether an aggregation may raise an error instead.
         only_huge: Whether only a huge update is tried, and not those of the clip norm.
+        place: Its index among the clients; by default it is the last one.
     """
 
     check: str
@@ -234,6 +237,7 @@ class Setting:
     essential: bool = False
     may_refuse: bool = False
     only_huge: bool = False
+    place: int | None = None
 
 
 class ProbeClients:
@@ -260,7 +264,7 @@ class ProbeClients:
                     f"clients must hold arrays of the same names and shapes: {dotted(path)!r} of clients[{index}] is "
                     f"{shapes.get(path, 'missing')}, that of clients[0] is {expected.get(path, 'missing')}"
                 )
-        rng, dim = np.random.default_rng(seed), self.template.dim
+        rng, dim = default_rng(seed), self.template.dim
         # Of nearly one size, since movements are then judged most precisely (see `NoiseLevel.length`), without ties.
         self.direction: Floats = self._unit(rng.uniform(1.0, 1.2, dim) * rng.choice([-1.0, 1.0], dim))
         self.tolerance = _HALF_TOLERANCE if self.template.precision > 1e-4 else 1e-3
@@ -312,12 +316,21 @@ class ProbeClients:
             settings.append(
                 Setting(check=Check.OTHERS, does=does, others=others, essential=essential, only_huge=only_huge)
             )
-        left = {"all others": 0, f"{count - 1} of the {count} others": 1} if count > 2 else {"all others": 0}
-        for who, number in left.items() if dropouts else ():
-            does, others = f"joined and {who} dropped out", self.clients[:number]
+        # What is done to a certain reply, such as the first one, shows if the client sends it.
+        for place in (0, (count + 1) // 2) if count > 1 else ():
+            does = f"joined as number {place + 1} of {count + 1} {self._who}s"
             settings.append(
-                Setting(check=Check.DROPOUTS, does=does, others=others, essential=number == 0, may_refuse=True)
+                Setting(check=Check.SENSITIVITY, does=does, others=self.clients, essential=not place, place=place)
             )
+        # Rules for small cohorts show the client who makes one large enough.
+        for number in [number for number in _SMALL_COHORTS if number < count] if dropouts else ():
+            who = f"{count - number} of the {count} others" if number else "all others"
+            settings.append(
+                Setting(
+                    check=Check.DROPOUTS, does=f"joined and {who} dropped out", others=self.clients[:number],
+                    essential=number == 0, may_refuse=True,
+                )
+            )  # fmt: skip
         return settings
 
     def _unit(self, vector: Floats) -> Floats:

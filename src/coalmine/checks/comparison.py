@@ -29,6 +29,7 @@ RATE = CHECK_RATE / 2 / TESTS
 # Standard errors by which noise may seem larger along a movement than elsewhere, or dependent. Beyond them, movements
 # are judged with fewer assumptions: if independent noise gets there by chance, only power is lost.
 _LARGER, _DEPENDENT = 3.0, 4.0
+_MANY = 30  # coordinates that do not move alike by chance, if noise decides which of them move
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 _NEGLIGIBLE = 0.01  # share of an array's coordinates and of its squared movement below which a group is left out
 
@@ -50,31 +51,31 @@ class Movement:
 
     Args:
         length: Distance that the release moved, in its own units.
-        deviations: The same in standard deviations of the noise.
         excess: How many times the movement exceeds what is allowed, as measured; the claim needs at most 1.
         lower: Lower limit on ``excess``, given the error of the measured noise.
-        exact: Whether the client moved the release equally in all draws. Otherwise these are averages.
+        shown: Share of the random draws in which the client moved the release like this; 0 if these are averages.
         noise_ratio: Ratio of the noise with the client to that without.
         bare: Coordinates that carry no noise and moved.
+        covered: The excess without these.
         not_finite: Coordinates that became NaN or infinite.
         refusal: What was raised instead of a release.
         p_value: Probability of such a movement if the noise covers it; 0 where that needs no statistics.
     """
 
     length: float = 0.0
-    deviations: float = 0.0
     excess: float = 0.0
     lower: float = 0.0
-    exact: bool = True
+    shown: float = 1.0
     noise_ratio: float = 1.0
     bare: tuple[int, ...] = ()
+    covered: float = 0.0
     not_finite: int = 0
     refusal: str = ""
     p_value: float = 0.0
 
 
 # No noise covers this.
-_UNLIMITED = Movement(length=math.inf, deviations=math.inf, excess=math.inf, lower=math.inf)
+_UNLIMITED = Movement(length=math.inf, excess=math.inf, lower=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,15 +146,16 @@ class Round:
         return self._noise
 
     def compare(
-        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = DOUBT,
-        similar: tuple[Sequence[Any], Sequence[Any]] | None = None,
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float,
+        similar: Sequence[Sequence[Any]] | None = None,
     ) -> Movement:  # fmt: skip
         """Return how far the release moves if the round has these members instead.
 
         Args:
             members: The clients of each round.
             scale: What the claim allows.
-            doubt: Movements above this share of the allowed one are checked with other random numbers.
+            doubt: Movements from this share of the allowed one on are checked with other random numbers; from 0 on,
+                other draws may show a client who does not move the release in the first one.
             similar: Members of two rounds whose last clients differ by a factor of `shorter` in their updates.
         """
         first, before = self._runner.run(members), self.outcome()
@@ -167,15 +169,17 @@ class Round:
         movement = replace(movement, not_finite=int(np.sum(~finite)))
         if movement.excess < doubt:
             return movement
-        # Another draw must move the release in the same way; otherwise only averages over draws say how far it moves.
-        again, base = self._runner.run(members, 1), self.outcome(1)
-        agrees = not again.refusal and again.vector.size == moved.size
-        if agrees:
-            difference = np.where(finite, again.vector - base.vector, 0.0) - moved
-            rounding = float(np.linalg.norm(self._rounding(base, again)))
-            agrees = float(np.linalg.norm(difference)) <= 1e-4 * float(np.linalg.norm(moved)) + 4 * rounding
-        if not agrees:
-            return self._average(members, finite, scale)
+        # Other draws must move the release in the same way; otherwise it depends on the draw how far it moves. One more
+        # draw will do, but for few coordinates, which may move alike by chance (as by one step of rounded noise).
+        for draw in range(1, 2 if _spread(moved) >= _MANY else self.draws):
+            again, base = self._runner.run(members, draw), self.outcome(draw)
+            agrees = not again.refusal and again.vector.size == moved.size
+            if agrees:
+                difference = np.where(finite, again.vector - base.vector, 0.0) - moved
+                rounding = float(np.linalg.norm(self._rounding(base, again)))
+                agrees = float(np.linalg.norm(difference)) <= 1e-4 * float(np.linalg.norm(moved)) + 4 * rounding
+            if not agrees:
+                return self._by_draws(members, finite, scale)
         if movement.bare:
             return self._without_noise(movement, members, scale, similar)
         if len(self.members) > 1 and movement.lower > 1 and self._like is not None and scale.noise_multiplier:
@@ -183,10 +187,7 @@ class Round:
             step, noise = moved.reshape(len(self.members), -1)[:1], self._like._more_noise()
             twice = float(np.linalg.norm(step[0, ~noise.bare] / noise.std[~noise.bare]))
             share = min(1.0, noise.length(step).measured / twice) if twice else 1.0
-            return replace(
-                movement, deviations=share * movement.deviations, excess=share * movement.excess,
-                lower=share * movement.lower,
-            )  # fmt: skip
+            return replace(movement, excess=share * movement.excess, lower=share * movement.lower)
         # Only fresh draws count then, so that it does not matter why they were made. They also show noise that is
         # released twice, as in a model and its momentum, whose dependence a dozen draws do not show.
         unsure = movement.lower < 0.8 * movement.excess and movement.excess > 1.25
@@ -205,22 +206,21 @@ class Round:
         noise = self.noise if noise is None else noise
         by_round = moved.reshape(len(self.members), -1)
         in_noise = noise.length(by_round)
-        deviations = beyond * in_noise.measured
-        excess = deviations * scale.noise_multiplier
+        excess = beyond * in_noise.measured * scale.noise_multiplier
         bare = noise.bare & (np.abs(by_round) > 8 * rounding.reshape(by_round.shape) + 1e-12).any(axis=0)
         bare[list(self._known_noisy)] = False
         if bare.any():
             places = tuple(np.flatnonzero(bare).tolist())
-            return Movement(length=length, deviations=deviations, excess=math.inf, lower=math.inf, bare=places)
+            return replace(_UNLIMITED, length=length, covered=excess, bare=places)
         lower, p_value = excess, float(excess <= 1)
         if 1 < excess < math.inf:  # the error of the measured noise matters only then
             lower = beyond * in_noise.lower() * scale.noise_multiplier
             p_value = in_noise.p_value(scale.noise_multiplier)
-        return Movement(length=length, deviations=deviations, excess=excess, lower=lower, p_value=p_value)
+        return Movement(length=length, excess=excess, lower=lower, p_value=p_value)
 
     def _without_noise(
         self, movement: Movement, members: Sequence[Sequence[Any]], scale: Scale,
-        similar: tuple[Sequence[Any], Sequence[Any]] | None,
+        similar: Sequence[Sequence[Any]] | None,
     ) -> Movement:  # fmt: skip
         """Find out, by new draws, whether coordinates that moved and seem to carry no noise do not.
 
@@ -243,7 +243,7 @@ class Round:
         bare = tuple(np.intersect1d(movement.bare, list(self._known_bare)).astype(int).tolist())
         if bare:
             return replace(movement, bare=bare, p_value=RATE)
-        excess = movement.deviations * noise_multiplier
+        excess = movement.covered
         return replace(movement, bare=(), excess=excess, lower=excess, p_value=float(excess <= 1))
 
     def _decide(self, places: Ints, sides: Sequence[Sequence[Sequence[Any]]], noise_multiplier: float) -> None:
@@ -270,8 +270,8 @@ class Round:
         self._known_bare |= set(places[left.any(axis=0)].tolist())
         self._known_noisy |= set(places[~left.any(axis=0)].tolist())
 
-    def _average(self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale) -> Movement:
-        """Judge a movement that depends on the draw by averages over draws, and by the size of the noise.
+    def _by_draws(self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale) -> Movement:
+        """Judge a movement that depends on the draw: where it shows, on average, and by the size of the noise.
 
         The squared length of the average movement, in standard deviations, exceeds the true one by the sum of squared
         errors on average, with the variance of a noncentral χ² variable.
@@ -288,9 +288,12 @@ class Round:
         mean = (with_client - without).mean(axis=0)
         error = (with_client - without).std(axis=0, ddof=1) / math.sqrt(self.draws)
         length = scale.length(mean)
+        shown = replace(self._where_shown(with_client - without, without, scale), not_finite=bad)
+        if shown.lower > 1:
+            return shown
         if not scale.noise_multiplier:
             low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity)
-            return Movement(length=length, excess=low, lower=low, exact=False, not_finite=bad)
+            return Movement(length=length, excess=low, lower=low, shown=0.0, not_finite=bad)
         # Coordinates that keep a value on one side which they never have on the other show the client without noise.
         for one, other, sides in (
             (with_client, without, (members, self.members)), (without, with_client, (self.members, members)),
@@ -300,13 +303,13 @@ class Round:
                 self._decide(suspects, sides, scale.noise_multiplier)
             bare = tuple(place for place in suspects.tolist() if place in self._known_bare)
             if bare:
-                return replace(_UNLIMITED, exact=False, bare=bare, p_value=RATE)
+                return replace(_UNLIMITED, shown=0.0, bare=bare, p_value=RATE)
         runs, here = with_client.reshape(self.draws, len(self.members), -1), self.noise
         there = measure(runs, list(self.outcome().sizes.values()))
         usable = np.tile(~here.bare & ~there.bare, len(self.members)) & finite
         if len(self.members) > 1 or not usable.any():
             # Later rounds may depend on what earlier ones released, such as an adaptive clip norm: no leak of theirs.
-            return Movement(length=length, exact=False, not_finite=bad)
+            return Movement(length=length, shown=0.0, not_finite=bad)
         ratio = float(np.sqrt(np.mean((there.std[usable] / here.std[usable]) ** 2)))
         std = np.minimum(here.std, there.std)[usable]
         low = _lower_limit(mean[usable] / std, error[usable] / std)
@@ -322,9 +325,49 @@ class Round:
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * int(usable.sum())) * beyond
         excess = math.hypot(low, by_scale) * scale.noise_multiplier
         return Movement(
-            length=length, deviations=excess / scale.noise_multiplier, excess=excess, lower=excess, exact=False,
+            length=length, excess=excess, lower=excess, shown=0.0,
             noise_ratio=1.0 if scale.size_released else ratio, not_finite=bad,
             p_value=CHECK_RATE if excess > 1 else 1.0,
+        )  # fmt: skip
+
+    def _where_shown(self, moved: Floats, without: Floats, scale: Scale) -> Movement:
+        """Judge the draws in which the client moves the release in the same direction, as if it was sampled there.
+
+        What depends on noise, such as rounding after it, moves many coordinates differently in every draw. So the noise
+        of these draws is as it is in others, but for its size: with fewer clients, an average has more noise. The size
+        is measured in each draw by itself.
+
+        Args:
+            moved: Movement in each draw, (draws, dim).
+            without: Releases without the client, (draws, dim).
+            scale: What the claim allows.
+        """
+        nothing, lengths = Movement(), np.linalg.norm(moved, axis=1)
+        if len(self.members) > 1 or not lengths.any():
+            return nothing
+        units = moved / np.maximum(lengths, 1e-300)[:, None]
+        alike = np.abs(units @ units.T) > 1 - 1e-8
+        members = np.flatnonzero(alike[np.argmax(alike.sum(axis=1))])
+        if members.size < 2 or _spread(units[members[0]]) < _MANY:
+            return nothing
+        excess = lower = np.array([scale.length(movement) for movement in moved[members]]) / scale.sensitivity
+        if scale.noise_multiplier:
+            noise, noisy = self.noise, ~self.noise.bare
+            if not (noisy.any() and noise.independent):
+                return nothing
+            in_noise = [noise.length(movement[None]) for movement in moved[members]]
+            excess = scale.noise_multiplier * np.array([length.measured for length in in_noise])
+            lower = scale.noise_multiplier * np.array([length.lower() for length in in_noise])
+            residuals = (without - without.mean(axis=0))[members][:, noisy] / noise.std[noisy]
+            variances = np.mean(residuals**2, axis=1) * len(without) / (len(without) - 1)
+            degrees = noisy.sum() / (1 + noise.excess / 2)
+            least = 2 * special.gammaincinv(degrees / 2, RATE / members.size) / degrees
+            excess, lower = excess / np.sqrt(variances), lower / np.sqrt(variances / least)
+        worst = int(np.argmax(lower))
+        share = float(np.sum(lengths[members] >= 0.95 * lengths[members[worst]])) / len(moved)
+        return Movement(
+            length=scale.length(moved[members[worst]]), excess=float(excess[worst]), lower=float(lower[worst]),
+            shown=share, p_value=RATE if scale.noise_multiplier else 0.0,
         )  # fmt: skip
 
     def _measured(self, draws: range) -> NoiseLevel:
@@ -345,6 +388,12 @@ class Round:
         """Return how far rounding may move each coordinate."""
         size = np.maximum(np.abs(before.vector), np.abs(after.vector))
         return np.asarray(2 * max(before.precision, self._precision) * np.where(np.isfinite(size), size, 0.0))
+
+
+def _spread(moved: Floats) -> float:
+    """Return over how many coordinates a movement is spread; 0 if there is none."""
+    squares = (moved / max(float(np.abs(moved).max()), 1e-300)) ** 2
+    return float(np.sum(squares) ** 2 / np.sum(squares**2)) if moved.any() else 0.0
 
 
 def _lower_limit(mean: Floats, error: Floats) -> float:

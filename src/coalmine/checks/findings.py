@@ -28,21 +28,17 @@ class Moved:
         example: What the client sends, as code.
         length: Norm of its update, in clip norms.
         clip_norms: Movement in units of what a client at the clip norm may move it.
-        deviations: Movement in standard deviations of the noise.
         excess: Movement over what the noise covers, as measured; the claim needs at most 1.
         lower: Lower limit on ``excess``, given the error of the measured noise.
         p_value: Probability of such a movement if the noise covers it; 0 where that needs no statistics.
-        exact: Whether the client moved the release equally in all draws. Otherwise these are averages.
+        shown: Share of the random draws in which the client moved the release like this; 0 if these are averages.
         noise_ratio: Ratio of the noise with the client to that without.
         arrays: Arrays in which coordinates moved that carry no noise.
         bare: How many such coordinates there are.
         not_finite: How many coordinates became NaN or infinite.
         refusal: What was raised instead of a release.
-        rounds: Number of rounds that were seen.
-        tolerance: Relative movement above the allowed one that is due to rounding.
         hostile: Whether no honest client sends this.
         plain: Whether this is a plain update: a finding of another check must move the release further.
-        may_refuse: Whether an aggregation may raise an error instead.
     """
 
     check: str
@@ -50,21 +46,17 @@ class Moved:
     example: str
     length: float = 1.0
     clip_norms: float = 0.0
-    deviations: float = 0.0
     excess: float = 0.0
     lower: float = 0.0
     p_value: float = 0.0
-    exact: bool = True
+    shown: float = 1.0
     noise_ratio: float = 1.0
     arrays: Sequence[str] = ()
     bare: int = 0
     not_finite: int = 0
     refusal: str = ""
-    rounds: int = 1
-    tolerance: float = 0.0
     hostile: bool = False
     plain: bool = False
-    may_refuse: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +69,7 @@ class Replay:
         noise_multiplier: The claimed noise multiplier; 0 if movements are compared with the clip norm.
         noise: Measured standard deviation of the noise.
         unit: Distance that a client at the clip norm moves the release.
+        tolerance: Relative movement above the allowed one that is due to rounding.
         clients: How many other clients there are; 0 if unknown.
         calls: How often the aggregation ran.
         seed: Seed of the replay.
@@ -96,6 +89,7 @@ class Replay:
     noise_multiplier: float = 0.0
     noise: float = 0.0
     unit: float = 1.0
+    tolerance: float = 0.0
     clients: int = 0
     calls: int = 0
     seed: int = 0
@@ -159,7 +153,7 @@ class Replay:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong; findings that refute the claim come before the others."""
-        every = sorted([*self._about_noise(), *self._about_clients()], key=lambda finding: not finding.refutes)
+        every = sorted([*self._about_noise(), *self._about_clients()], key=lambda finding: finding.rank)
         if self.reported is None:
             return tuple(every)
         chosen = []
@@ -187,11 +181,11 @@ class Replay:
         """Return one finding per check."""
         findings: list[Finding] = []
         named = set[str]()  # arrays that are known to lack noise
-        for row in _worst_of_each_check(self.moved):
+        for row in self._worst_of_each_check():
             refutes = self.hostile or not row.hostile
             # Whether a plain update moves the release no further than it may, and the noise is too small for that.
-            allowed = row.clip_norms <= max(1 + row.tolerance, _NEW)
-            little_noise = row.plain and row.exact and self.noise > 0 and allowed
+            allowed = row.clip_norms <= max(1 + self.tolerance, _NEW)
+            little_noise = row.plain and row.shown == 1 and self.noise > 0 and allowed
             # An update of the clip norm needs no clipping, so what moves too far is something else.
             too_far = little_noise and self._too_far
             # A finding must say more than others: another array, or a movement beyond that of a plain update of about
@@ -199,7 +193,7 @@ class Replay:
             plain = [1.0]
             for other in self.moved:
                 if other.plain and other.excess < math.inf and other.length <= max(row.length, 1.0):
-                    plain.append(other.excess / (1 + other.tolerance))
+                    plain.append(other.excess / (1 + self.tolerance))
             check, is_new = row.check, row.plain or row.lower > _NEW * max(plain)
             if row.arrays:
                 check, is_new = Check.PLACES, not named.issuperset(row.arrays)
@@ -210,6 +204,8 @@ class Replay:
                 check = Check.SHAPE
             elif little_noise:
                 check = Check.SIZE
+            elif row.plain and row.length <= 1:  # such an update needs no clipping
+                check = Check.SENSITIVITY
             if is_new:
                 sentence, p_value = self._sentence(row, little_noise), min(row.p_value, 1.0)
                 findings.append(
@@ -222,7 +218,7 @@ class Replay:
             sentence = f"{coordinates} became NaN or infinite when {row.client}{self._unless(row)}."
             refutes = self.hostile or not row.hostile
             findings.append(Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=row.example))
-        for row in [row for row in self.moved if row.refusal and not (row.hostile or row.may_refuse)][:1]:
+        for row in [row for row in self.moved if row.refusal and not row.hostile][:1]:
             sentence = f"The aggregation failed ({row.refusal}) when {row.client}: one such {self.who} stops the round."
             findings.append(Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=row.example))
         return findings
@@ -251,7 +247,7 @@ class Replay:
     @staticmethod
     def _changes_noise(row: Moved) -> bool:
         """Whether the noise depends on a client."""
-        return not row.exact and not row.arrays and abs(math.log(row.noise_ratio)) > 1e-3
+        return not row.shown and not row.arrays and abs(math.log(row.noise_ratio)) > 1e-3
 
     def _unless(self, row: Moved) -> str:
         """Say that only a hostile client sends this, if these do not count as bugs."""
@@ -265,7 +261,7 @@ class Replay:
             names = ", ".join(map(repr, row.arrays[:3])) + more
             return f"{names}: {plural(row.bare, 'coordinate')} without noise moved {when}."
         if math.isinf(row.excess):
-            why = "rounds share their noise" if row.rounds > 1 else "the release changed its shape"
+            why = "rounds share their noise" if row.check == Check.MEMORY else "the release changed its shape"
             return f"The {self.who} shows without any noise {when}: {why}."
         if little_noise and self._too_far:
             return f"{self._too_far} {when}."
@@ -281,22 +277,22 @@ class Replay:
                 f"allows{self._unless(row)}."
             )
         covers = "the noise covers" if self.noise_multiplier * self.noise else "the clip norm allows"
-        least = "" if row.exact else "at least "
-        seen = "The outputs of all rounds together" if row.rounds > 1 else "The output"
-        return f"{seen} moved by {least}{factor(row.excess)} times what {covers} {when}{self._unless(row)}."
+        least = "" if row.shown else "at least "
+        draws = f" in {row.shown:.0%} of the draws" if 0 < row.shown < 1 else ""
+        seen = "The outputs of all rounds together" if row.check == Check.MEMORY else "The output"
+        return f"{seen} moved by {least}{factor(row.excess)} times what {covers}{draws} {when}{self._unless(row)}."
 
-
-def _worst_of_each_check(rows: Sequence[Moved]) -> list[Moved]:
-    """Return a movement of each check that went too far, those in coordinates without noise first."""
-    groups: dict[tuple[str, bool], list[Moved]] = {}
-    for row in rows:
-        # Too far, beyond rounding and the error of the measured noise.
-        if row.lower > 1 + row.tolerance:
-            groups.setdefault((row.check, row.hostile), []).append(row)
-    worst: list[Moved] = []
-    for group in groups.values():
-        # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
-        enough = min(0.95 * max(row.excess for row in group), 30.0)
-        bare = [row for row in group if row.bare]
-        worst += (bare or [row for row in group if row.excess >= enough])[:1]
-    return sorted(worst, key=lambda row: not row.bare)
+    def _worst_of_each_check(self) -> list[Moved]:
+        """Return a movement of each check that went too far, those in coordinates without noise first."""
+        groups: dict[tuple[str, bool], list[Moved]] = {}
+        for row in self.moved:
+            # Too far, beyond rounding and the error of the measured noise.
+            if row.lower > 1 + self.tolerance:
+                groups.setdefault((row.check, row.hostile), []).append(row)
+        worst: list[Moved] = []
+        for group in groups.values():
+            # The first movement of a check that is nearly as bad as the worst, or bad enough for anyone.
+            enough = min(0.95 * max(row.excess for row in group), 30.0)
+            bare = [row for row in group if row.bare]
+            worst += (bare or [row for row in group if row.excess >= enough])[:1]
+        return sorted(worst, key=lambda row: not row.bare)

@@ -22,7 +22,7 @@ from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often, turn
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.stats.exact_tests import (
     LEAST_P_VALUE,
     NUMBERS,
@@ -214,22 +214,34 @@ def check_noise(
     first = call_often(mechanism, dim=dim, calls=calls, seed=seed, starts=layers.starts)
 
     def attacks() -> Iterator[tuple[Attack | None, float]]:
-        """Yield attacks with their shares of the rate; later ones make calls of their own."""
-        if first.size >= _NEGLIGIBLE:
-            yield from ((attack(first, layers), share) for attack, share in _ATTACKS)
+        """Yield attacks with their shares of the rate; some make calls of their own."""
+        noisy = first.size >= _NEGLIGIBLE
+        if noisy:
+            yield from ((attack(first, layers), share) for attack, share in _STRUCTURE)
         lone = _LoneCalls(mechanism, dim, first, seed)
         yield lone.attack(claim, _LONE_SHARE * rate), _LONE_SHARE
-        yield _small_everywhere(first, lone), _SIZE_SHARE
+        weak, around, missing = None, None, 0
         if norm == "l2":  # along any direction, since canaries of one coordinate are not longer in other norms
-            directions = weakest_directions(first, dim)
+            directions, missing = weakest_directions(first, dim)
             number = 4 * max(2, calls // 8) + 3
             turned_calls = call_often(
                 turned(mechanism, directions), dim=dim, calls=number, seed=seed + 1, surrounded=True
             )
             what = "The sum" if abs(directions[:, 0].sum()) > 0.99 * math.sqrt(dim) else "A weighted sum"
+            if missing > 0:
+                what = f"The noise lacks {missing:,} of its dimensions: a weighted sum"
             weak = _low_noise(turned_calls, Layers({}), axis=0, called=f"{what} of coordinates")
-            yield weak and replace(weak, check=str(Check.INDEPENDENT)), _DIRECTIONS_SHARE
-            yield _surrounding_calls(turned_calls), _SURROUNDING_SHARE
+            # Where dimensions are missing, it does not matter how much noise the others have.
+            weak = weak and replace(weak, check=str(Check.INDEPENDENT), rest=None if missing > 0 else weak.rest)
+            around = _surrounding_calls(turned_calls)
+        if missing > 0:
+            yield weak, _DIRECTIONS_SHARE
+        if noisy:
+            yield from ((attack(first, layers), share) for attack, share in _ATTACKS)
+        yield _small_everywhere(first, lone), _SIZE_SHARE
+        if missing <= 0:
+            yield weak, _DIRECTIONS_SHARE
+        yield around, _SURROUNDING_SHARE
 
     made: list[Attack] = []
     for attack, share in attacks():
@@ -258,7 +270,7 @@ def half_would_pass(claim: Curve, *, noise_multiplier: float, canaries: int, rat
         True
     """
     # More canaries refute what fewer do, so that large numbers need not be simulated.
-    count, size, rng = min(canaries, 100_000), noise_multiplier / 2, np.random.default_rng(0)
+    count, size, rng = min(canaries, 100_000), noise_multiplier / 2, default_rng(0)
     coins, values = rng.random(count) < 0.5, rng.uniform(LEAST, MOST, count)
     outputs = np.where(coins, values, 0.0) + size * rng.standard_normal(count)
     p_value = CoinGuesses.count(values * (outputs - values / 2) / size**2, coins).p_value(claim)
@@ -439,7 +451,7 @@ def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools 
     place = transcript.coordinates if axis == 0 else np.arange(transcript.pilot.size)
     n = place.size
     power, count = transcript.squares.sum(axis=axis), transcript.known.sum(axis=axis).astype(np.float64)
-    usual = float(power.sum() / max(count.sum(), 1.0))
+    usual = max(float(power.sum() / max(count.sum(), 1.0)), 1e-300)
     best, members = _PLAIN, None
 
     def gains(power: Array, count: Array, usual: float) -> Floats:
@@ -723,10 +735,10 @@ def _surrounding_calls(transcript: Transcript) -> Attack | None:
     return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
-_ATTACKS: Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]] = (
-    (_small_seeds, 0.04),
-    (_same_coordinates, 0.08),
-    (_same_calls, 0.08),
+_Attacks = Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]]
+
+_STRUCTURE: _Attacks = ((_small_seeds, 0.04), (_same_coordinates, 0.08), (_same_calls, 0.08))
+_ATTACKS: _Attacks = (
     (_depends_on_input, 0.06),
     (partial(_low_noise, axis=0), 0.08),
     (partial(_low_noise, axis=1), 0.06),

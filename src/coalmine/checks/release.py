@@ -31,6 +31,7 @@ import torch
 from coalmine.arrays import Floats
 from coalmine.checks.clients import dotted, leaves, numbers_of, precision
 from coalmine.errors import InputError
+from coalmine.seeds import default_rng
 
 # Numbers of earlier releases that are kept (32 MB).
 _MOST_REMEMBERED = 1 << 22
@@ -115,7 +116,7 @@ class Runner:
             with self.isolated.seeded(self._seed, draw):
                 for number, clients in enumerate(copied):
                     sequence = np.random.SeedSequence([self._seed, draw, number, 2])
-                    values = {"seed": int(sequence.generate_state(1)[0]), "rng": np.random.default_rng(sequence)}
+                    values = {"seed": int(sequence.generate_state(1)[0]), "rng": default_rng(sequence)}
                     outcomes.append(self._call(release, clients, {name: values[name] for name in self._asks}))
                     if outcomes[-1].refusal:
                         break

@@ -24,6 +24,7 @@ from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
 from coalmine.protocol import Vector
 from coalmine.results.verdict import Check
+from coalmine.seeds import default_rng
 
 _LEAST_DRAWS = 6
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
@@ -162,6 +163,7 @@ class _Search:
         self._runner, self._probes, self._options = runner, probes, options
         self._rows: list[Moved] = []
         self._without_noise = self._noise_in_state = False
+        self._doubt = 0.0  # until movements turn out not to depend on the draw
         self._nobody, self._nobody_moves, self._refusal = self._null_client()
         members = [self._without(probes.clients)]
         outcome = runner.run(members)
@@ -196,8 +198,10 @@ class _Search:
         first, *others = self._probes.all()
         settings = self._probes.settings(dropouts=options.dropouts)
         self._look_for_noise(first)
-        exact = self._try(first, doubt=0.0).exact
+        exact = self._try(first).shown == 1
         few = options.quick or not exact
+        if exact:
+            self._doubt = DOUBT
         if few:  # comparisons take many runs if movements depend on the draw
             others = [probe for probe in others if probe.essential and options.hostile >= probe.hostile]
             settings = [setting for setting in settings if setting.essential]
@@ -214,6 +218,7 @@ class _Search:
         return Replay(
             moved=tuple(self._rows), clip_norm=self._probes.clip, noise_multiplier=self._claimed,
             noise=self._base.noise.level if self._claimed else 0.0, unit=self._scale.sensitivity,
+            tolerance=self._probes.tolerance + self._nobody_moves,
             clients=len(self._probes.clients), calls=self._runner.calls,
             seed=self._options.seed, who=self._options.who, hostile=self._options.hostile,
             without_noise=self._without_noise, noise_in_state=self._noise_in_state,
@@ -243,7 +248,7 @@ class _Search:
             client = f"one {self._options.who} with an update of zero joined"
             self._rows.append(Moved(check=Check.REFUSED, client=client, example="0 * v", refusal=self._refusal))
         has_noise = not self._scale.noise_multiplier or self._base.noise.level > 0
-        if has_noise or not self._compared(self._base, self._probes.clients, first, 0.0).bare:
+        if has_noise or not self._compared(self._base, self._probes.clients, first).bare:
             return
         # Successive rounds of the same clients have noise of their own if it comes from a state. What a server does
         # without noise, such as momentum, changes smoothly: second differences of releases point in one direction.
@@ -256,37 +261,35 @@ class _Search:
         self._without_noise = True
         self._scale = replace(self._scale, noise_multiplier=0.0)  # movements are compared with the clip norm then
 
-    def _compared(self, around: Round, others: Sequence[Any], probe: Probe, doubt: float) -> Movement:
+    def _compared(self, around: Round, others: Sequence[Any], probe: Probe, place: int | None = None) -> Movement:
         """Compare a round of other clients with one that a client joined.
 
         A similar client, whose update is a little shorter, helps where noise has few values.
         """
         longer = min(probe.length, 1.0)
-        similar = [*others, probe.build(longer)], [*others, probe.build(longer * self._scale.shorter)]
-        return around.compare([[*others, probe.build(probe.length)]], self._scale, doubt=doubt, similar=similar)
+        lengths = probe.length, longer, longer * self._scale.shorter
+        joined, *similar = (_inserted([probe.build(length)], others, place) for length in lengths)
+        return around.compare([joined], self._scale, doubt=self._doubt, similar=similar)
 
-    def _try(self, probe: Probe, doubt: float = DOUBT) -> Movement:
+    def _try(self, probe: Probe) -> Movement:
         """Let a client join the given ones."""
-        movement = self._compared(self._base, self._probes.clients, probe, doubt)
+        movement = self._compared(self._base, self._probes.clients, probe)
         self._observe(probe, movement)
         return movement
 
     def _try_setting(self, setting: Setting, few: bool) -> None:
         """Let simple clients join a round of other clients."""
-        around = self._round([self._without(setting.others)], like=self._base)
+        around = self._round([self._without(setting.others, setting.place)], like=self._base)
         outcome, simple = around.outcome(), self._probes.simplest()
         named = partial(replace, check=setting.check, does=setting.does)
-        if not outcome.is_finite:
-            self._observe(named(simple[0], may_refuse=True), Movement(refusal=outcome.refusal or "not finite"))
-            return
-        if outcome.vector.size != self._base.outcome().vector.size:
+        if not outcome.is_finite or outcome.vector.size != self._base.outcome().vector.size:
             return
         if setting.only_huge:
             simple = simple[-1:]
         elif few:
             simple = simple[:1]
         for probe in simple:
-            movement = self._compared(around, setting.others, probe, DOUBT)
+            movement = self._compared(around, setting.others, probe, setting.place)
             self._observe(named(probe, may_refuse=setting.may_refuse, plain=False), movement)
 
     def _try_removals(self, most: int) -> None:
@@ -296,7 +299,7 @@ class _Search:
             # As many clients as elsewhere, so that it is the client that counts and not their number.
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             around = self._round([self._without(others)], like=self._base)
-            movement = around.compare([[*others, client]], self._scale)
+            movement = around.compare([[*others, client]], self._scale, doubt=self._doubt)
             code = f"{self._options.who}s[{index}]"
             given = self._probes.simplest()[0]  # only its words matter: the client is compared already
             given = replace(given, check=Check.GIVEN, sends=f"({code})", code=code, plain=False, essential=False)
@@ -331,22 +334,20 @@ class _Search:
                     continue  # nothing of the first round is left in later ones
                 shared = ", whose noise is shared with later rounds in part"
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
-            movement = around.compare([joined, *rest], self._scale)
+            movement = around.compare([joined, *rest], self._scale, doubt=self._doubt)
             does = f"took part in the first of {rounds} rounds{shared}"
-            self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement, rounds=rounds)
+            self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement)
 
-    def _observe(self, probe: Probe, movement: Movement, rounds: int = 1) -> None:
+    def _observe(self, probe: Probe, movement: Movement) -> None:
         holders = np.searchsorted(self._layers.ends, np.asarray(movement.bare, dtype=np.int64), side="right")
         self._rows.append(
             Moved(
                 check=str(probe.check), client=f"one {self._options.who} {probe.sends} {probe.does}",
                 example=probe.code, length=probe.length, clip_norms=movement.length / self._scale.sensitivity,
-                deviations=movement.deviations, excess=movement.excess, lower=movement.lower,
-                p_value=movement.p_value, exact=movement.exact, noise_ratio=movement.noise_ratio,
-                arrays=[self._layers.names[i] for i in np.unique(holders)], bare=len(movement.bare),
-                not_finite=movement.not_finite, refusal=movement.refusal, rounds=rounds,
-                tolerance=self._probes.tolerance + self._nobody_moves, hostile=probe.hostile, plain=probe.plain,
-                may_refuse=probe.may_refuse,
+                excess=movement.excess, lower=movement.lower, p_value=movement.p_value, shown=movement.shown,
+                noise_ratio=movement.noise_ratio, arrays=[self._layers.names[i] for i in np.unique(holders)],
+                bare=len(movement.bare), not_finite=movement.not_finite,
+                refusal="" if probe.may_refuse else movement.refusal, hostile=probe.hostile, plain=probe.plain,
             )
         )  # fmt: skip
 
@@ -354,9 +355,9 @@ class _Search:
         draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)
         return Round(self._runner, members, draws=draws, precision=self._probes.template.precision, like=like)
 
-    def _without(self, others: Sequence[Any]) -> list[Any]:
+    def _without(self, others: Sequence[Any], place: int | None = None) -> list[Any]:
         """Return a round without the client in question."""
-        return list(others) if self._options.adjacency == "add-remove" else [*others, self._nobody]
+        return _inserted([] if self._options.adjacency == "add-remove" else [self._nobody], others, place)
 
     def _half_apart(self, direction: np.ndarray[Any, Any], length: float) -> float:
         """Return half of how far the release moves if a client is replaced by its opposite; 0 if that is not known."""
@@ -367,6 +368,12 @@ class _Search:
             return 0.0
         difference = np.nan_to_num(one - two, posinf=0.0, neginf=0.0)
         return float(np.linalg.norm(difference, self._probes.order)) / 2
+
+
+def _inserted(clients: list[Any], others: Sequence[Any], place: int | None) -> list[Any]:
+    """Return others with these clients among them; by default at the end."""
+    place = len(others) if place is None else place
+    return [*others[:place], *clients, *others[place:]]
 
 
 class ClientSums:
@@ -462,7 +469,7 @@ class ClientSums:
         All others send nothing. The first is measured by swapping the client for its negative.
         """
         runner = Runner(self._release, seed=self._seed)
-        rng, one = np.random.default_rng(self._seed), np.eye(1, self.dim)[0]
+        rng, one = default_rng(self._seed), np.eye(1, self.dim)[0]
         direction = rng.uniform(1.0, 1.2, self.dim) * rng.choice([-1.0, 1.0], self.dim)
         direction *= self._clip / np.linalg.norm(direction, order)
         silent = self._sending(np.zeros(self.dim))

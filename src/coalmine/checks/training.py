@@ -6,6 +6,7 @@ docs/checks.md describes the checks, and has the proofs.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from coalmine.checks.update_noise import NOISE_CHECKS, missing_canaries, noise_f
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
 from coalmine.checks.update_shares import ShareRecord, noise_floor
 from coalmine.claims import Claim
-from coalmine.claims.sampling import AtMost, Epochs, EveryRound, FixedSize, Poisson, Sampling, parse_sampling
+from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
@@ -48,7 +49,8 @@ class CohortRecord:
         last: The last round of each, (clients,).
         hits: How many clients of the groups that are watched took part, in all rounds, (groups,).
         trials: How many clients the groups had, (groups,).
-        sizes: Number of clients of each round, (rounds,).
+        sizes: Number of clients that were drawn in each round, (rounds,).
+        released: How many of them all were in a release: those of aborted rounds are not, (1,).
         available: Number of clients that could have taken part in each round, (rounds,).
         repeats: Number of rounds with exactly the clients of the round before, (1,).
     """
@@ -59,6 +61,7 @@ class CohortRecord:
     hits: Ints = field(default_factory=lambda: np.zeros(len(_WATCHED), np.int64))
     trials: Ints = field(default_factory=lambda: np.zeros(len(_WATCHED), np.int64))
     sizes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    released: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     available: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     repeats: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
 
@@ -89,12 +92,12 @@ class TrainingChecks:
         self.dim, self.rounds, self.seed = dim, rounds, seed
         self.layers = layers or Layers({THE_UPDATE: (dim,)})
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
-        self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
         self.participation_refutes, self.aborted, self.clips_canaries = True, 0, False
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
+        self._last_cohort: tuple[int, CohortRecord] | None = None  # its round, and the record before it
         # Both made with the first update: the layers may become known until then.
         self._noise: NoiseRecord | None = None
         self._shares: ShareRecord
@@ -134,17 +137,17 @@ class TrainingChecks:
         norm = unit * size * (release.divisor or 0.0) / clip_norm
         self._shares.add(release.round, update, news, canaries, unit, norm)
 
-    def cohort(self, clients: int | Sequence[int], available: int) -> None:
-        """Record who took part in a round.
+    def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
+        """Record who took part in a round, in place of who did when the same round failed.
 
         Args:
+            round: The round.
             clients: A whole number for each client that took part, the same in every round, or only how many did.
             available: Number of clients that could have taken part.
 
         Raises:
             InputError: If clients are not numbers, one is listed twice, or more took part than were available.
         """
-        seen, round = self.cohorts, len(self.cohorts.sizes)
         is_number = isinstance(clients, int | np.integer)
         size = check_count("clients", clients, least=0) if isinstance(clients, int | np.integer) else len(clients)
         if size > check_count("available", available):
@@ -155,7 +158,12 @@ class TrainingChecks:
             raise InputError("clients must be whole numbers, one per client, or only how many took part") from None
         if len(ids) != size and not is_number:
             raise InputError("a client is listed twice in a round: list each once")
+        if self._last_cohort is not None and self._last_cohort[0] == round:
+            self.cohorts = self._last_cohort[1]
+        self._last_cohort = round, copy.deepcopy(self.cohorts)
+        seen, number = self.cohorts, len(self.cohorts.sizes)
         seen.sizes, seen.available = np.append(seen.sizes, size), np.append(seen.available, available)
+        seen.released += size
         if is_number:
             return
         new = np.setdiff1d(ids, seen.ids, assume_unique=True)
@@ -164,17 +172,24 @@ class TrainingChecks:
         seen.times, seen.last = np.insert(seen.times, places, 0), np.insert(seen.last, places, -1)
         present = np.zeros(len(seen.ids), dtype=bool)
         present[np.searchsorted(seen.ids, ids)] = True
-        if round > 0:
+        if number > 0:
             # How many of the groups that are watched took part. Each group depends on earlier rounds only.
             usual = max(1.0, float(np.mean(seen.sizes[:-1])))
             window = max(1, math.floor(available / usual) - 1)
-            before, often = seen.last == round - 1, seen.times > seen.times.sum() / available
-            groups = np.array([before, often, (seen.times > 0) & (seen.last >= round - window)])
+            before, often = seen.last == number - 1, seen.times > seen.times.sum() / available
+            groups = np.array([before, often, (seen.times > 0) & (seen.last >= number - window)])
             seen.trials += groups.sum(axis=1)
             seen.hits += (groups & present).sum(axis=1)
             seen.repeats += bool(before.any() and np.array_equal(before, present))
         seen.times += present
-        seen.last[present] = round
+        seen.last[present] = number
+
+    def skip(self, round: int) -> None:
+        """Record that a round released nothing. Its clients were drawn, which counts, but nothing shows them."""
+        if self._last_cohort is not None and self._last_cohort[0] == round:
+            seen, self._last_cohort = self.cohorts, None
+            seen.times -= seen.last == len(seen.sizes) - 1
+            seen.released -= seen.sizes[-1]
 
     # After the training
 
@@ -203,9 +218,7 @@ class TrainingChecks:
                 self._noise, floor, level, even_noise=self.even_noise, clips=self.clips_canaries
             ) + missing_canaries(floor)
         if len(self.cohorts.sizes):
-            sampling = self.sampling
-            if sampling is None and claim is not None and isinstance(claim.sampling, Poisson | FixedSize):
-                sampling = claim.sampling  # others may be about the canaries, and not about clients
+            sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
                 findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
         if claim is not None and by_tensor:
@@ -243,15 +256,12 @@ class TrainingChecks:
 
     def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return all that `findings` needs but the claim: terms, ready for JSON, and arrays."""
-        sampling, chances = self.sampling, self.chances
-        if sampling is not None and not isinstance(sampling, AtMost | Epochs | FixedSize | Poisson):
-            sampling = EveryRound()  # whose clients are checked in the same way, and which has a text form
+        chances = self.chances
         terms = {
             "dim": self.dim,
             "rounds": self.rounds,
             "seed": self.seed,
             "layers": list(self.layers.shapes.items()),
-            "sampling": None if sampling is None else str(sampling),
             "participation_refutes": self.participation_refutes,
             "aborted": self.aborted,
             "clips_canaries": self.clips_canaries,
@@ -276,8 +286,6 @@ class TrainingChecks:
         checks.restore(arrays)
         for name in ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
-        if terms["sampling"] is not None:
-            checks.sampling = parse_sampling(terms["sampling"])
         if terms["tensors"] is not None:
             checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}
         checks.replays = {check: Replay.from_dict(replay) for check, replay in terms["replays"].items()}
@@ -329,7 +337,8 @@ def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -
                 if tested * float(claim.curve(share).tpr(likelihoods).min()) <= level:
                     sentence += f": at most {share:g} of the claimed noise is in effect there"
                     break
-        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
+        p_value = max(p_value, LEAST_P_VALUE)
+        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=p_value, where=name))
     return findings
 
 
@@ -343,8 +352,8 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
 
     Example:
         >>> checks = TrainingChecks(10, 5, 0, None)
-        >>> for _ in range(5):
-        ...     checks.cohort(range(30), available=120)
+        >>> for t in range(5):
+        ...     checks.cohort(t, range(30), available=120)
         >>> [finding.sentence for finding in cohort_findings(checks.cohorts, FixedSize(30, 120), level=1e-3)]
         ['The same 30 of 120 clients took part in all 5 rounds, which fixed:30/120 makes next to impossible']
     """
@@ -355,7 +364,7 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
         allowed = sampling.times if isinstance(sampling, AtMost) else sampling.epochs
         if len(np.unique(record.available)) == 1:
             # Somebody took part at least as often as the average, also if only numbers of clients are known.
-            most = max(most, -(-int(record.sizes.sum()) // int(record.available[0])))
+            most = max(most, -(-int(record.released[0]) // int(record.available[0])))
         if most > allowed:  # where epochs end does not matter to the claim
             sentence = f"A client took part in {most} rounds, but the claim is for {sampling}."
     elif rounds >= 3 and record.repeats[0] == rounds - 1 and record.sizes[0] < record.available[0]:

@@ -17,7 +17,7 @@ from scipy import fft
 
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.protocol import Vector
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 
 LEAST, MOST = 0.9, 1.0
 """Canaries are this large. The secret part of their size lies between these, so that it can be guessed, too."""
@@ -202,28 +202,35 @@ def call_often(
     )  # fmt: skip
 
 
-def weakest_directions(transcript: Transcript, dim: int) -> Floats:
-    """Return orthonormal vectors along which the noise of all calls was the smallest, (dim, k).
+def weakest_directions(transcript: Transcript, dim: int) -> tuple[Floats, int]:
+    """Return orthonormal vectors along which the noise of all calls was the smallest, and its missing dimensions.
 
-    They are combinations of any coordinates if there are more calls than these noise vectors have dimensions. Otherwise
-    they are waves (the cosine transform), from the sum of all coordinates to differences of neighbors; if the vectors
-    are too long to be kept, only the sum.
+    The vectors, (dim, k), are combinations of any coordinates if there are more calls than these noise vectors have
+    dimensions. Otherwise half of them are waves (the cosine transform), from the sum of all coordinates to differences
+    of neighbors, and half are orthogonal to all noise, which tells of later calls if noise has few more dimensions than
+    there were calls. If the vectors are too long to be kept, there is only the sum.
     """
     if transcript.coordinates.size != dim or dim > _KEPT:
-        return np.full((dim, 1), dim**-0.5)
+        return np.full((dim, 1), dim**-0.5), 0
     count = max(1, min(_DIRECTIONS, dim // 2))
     # The attacker may know all coins of these calls, since others are guessed.
     noise = transcript.outputs / transcript.gain - transcript.inputs
-    if len(noise) >= dim:
-        return np.asarray(np.linalg.eigh(noise.T @ noise)[1][:, :count])
-    squares, calls = np.linalg.eigh(noise @ noise.T)
+    many = len(noise) >= dim
+    squares, vectors = np.linalg.eigh(noise.T @ noise if many else noise @ noise.T)
     spanned = squares > _ROUNDING * squares[-1]
-    if not spanned.all():  # of lower rank, so that all of the noise lies in the span of these calls
-        span = noise.T @ (calls[:, spanned] / np.sqrt(squares[spanned]))
-        anywhere = np.random.default_rng(0).standard_normal((dim, count))
-        return np.asarray(np.linalg.qr(anywhere - span @ (span.T @ anywhere))[0])
-    weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[:count]
-    return np.asarray(fft.idct(np.eye(dim)[weakest], norm="ortho").T)
+    # Calls and coordinates without noise have checks of their own.
+    energies = [np.sum(noise**2, axis=axis) for axis in (0, 1)]
+    missing = min(int(np.sum(energy > _ROUNDING * energy.max())) for energy in energies) - int(spanned.sum())
+    if many:
+        return np.asarray(vectors[:, :count]), missing
+    span = noise.T @ (vectors[:, spanned] / np.sqrt(squares[spanned]))
+    anywhere = default_rng(0).standard_normal((dim, count))
+    beside = anywhere - span @ (span.T @ anywhere)
+    if missing > 0:
+        return np.asarray(np.linalg.qr(beside)[0]), missing
+    weakest = np.argsort(np.sum(fft.dct(noise, norm="ortho") ** 2, axis=0), kind="stable")[: -(-count // 2)]
+    waves, beside = fft.idct(np.eye(dim)[weakest], norm="ortho").T, beside[:, : min(count // 2, dim - len(noise))]
+    return np.asarray(np.linalg.qr(np.hstack([waves, beside]))[0]), missing
 
 
 def turned(mechanism: Callable[[Vector], Array], directions: Floats) -> Callable[[Vector], Array]:

@@ -204,7 +204,8 @@ def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: 
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
                 sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
             p_value = float(by_block[run][certain[run]].max())
-            findings.append(Finding(check=check, sentence=sentence, p_value=p_value))
+            place = words.removesuffix(" has") if is_whole else ""
+            findings.append(Finding(check=check, sentence=sentence, p_value=p_value, where=place))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
         share = 0.0
@@ -216,9 +217,12 @@ def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: 
     odd = (by_both <= level) & ~low_blocks & ~low_rounds[:, None]
     for tensor in np.unique(record.tensor_of_block[odd.any(axis=0)])[:_LISTED]:
         cells = odd & (record.tensor_of_block == tensor)
-        name, where = record.layers.names[tensor], list_rounds(rounds[cells.any(axis=1)], _LISTED)
-        sentence = f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {where}"
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_both[cells].max())))
+        name, when = record.layers.names[tensor], list_rounds(rounds[cells.any(axis=1)], _LISTED)
+        sentence, p_value = (
+            f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}",
+            float(by_both[cells].max()),
+        )
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
     if fresh and not low_rounds.any():  # rounds without noise have many numbers near zero, too
         findings += _near_zero(claim)
     return findings
@@ -240,7 +244,8 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
             bare = max(0.0, counts[tensor] / totals[tensor] - by_chance) / (1 - by_chance)
             name = record.layers.names[tensor]
             sentence = f"About {100 * bare:.2g}% of the coordinates of {name} have next to no noise"
-            findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[tensor])))
+            p_value = float(p_values[tensor])
+            findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
         known = known | low
     # Single numbers that lack noise in all rounds: any number, or one of the sample in large models.
     coordinates, judged = record.coordinates, noise > 0

@@ -47,9 +47,6 @@ _FEWEST, _MOST = 500, 20_000  # points of a profile
 _LARGEST = 700.0  # e^ε overflows beyond
 _COARSER = 16  # makes PLD ten times faster, and its δ at most 1% larger
 _SAME_AS = {"exact": "pld", "opacus-prv": "pld", "opacus-rdp": "rdp"}  # accountants by other names
-# Our own rounding is below a thousandth of ε (`pld_step`). Others that approximate privacy losses, such as PRV, give ε
-# within 0.01, and people round to two or three digits.
-_ABSOLUTE_ERROR, _RELATIVE_ERROR = 0.01, 0.01
 _MAX_NOISE_LEVELS = 16  # of which CANIFE's rounds are composed, since accounting time is linear in them
 
 
@@ -163,18 +160,6 @@ class Claim:
         """
         curve = _rounds_curve(self._schedule(1.0), self.sampling, self.accountant)
         return isinstance(curve, GaussianDP | PrivacyProfile)
-
-    @property
-    def computed(self) -> Claim | None:
-        """The claim with the ε that noise, sampling and rounds give; None if it states no ε beside them."""
-        if self.stated is None or self.sampling is None or not self._schedule(1.0):
-            return None
-        return self.replace(epsilon=None, accountant=None)
-
-    @property
-    def accounting_error(self) -> float:
-        """By how much a stated ε may be below ours and still come from a correct accountant."""
-        return max(_ABSOLUTE_ERROR, _RELATIVE_ERROR * self.epsilon)
 
     @property
     def least_noise(self) -> float | None:
@@ -349,8 +334,9 @@ def parse_claim(text: str, *, delta: float) -> Claim:
     """Read a claim from text.
 
     Args:
-        text: The terms, ``"noise=1.0,sampling=poisson:0.01,rounds=800"``, optionally with ``accountant=rdp``; or just
-            an ε, ``"epsilon=8"`` or ``"8"``. Sampling is ``every-round`` and rounds 1 unless stated.
+        text: The terms, ``"noise=1.0,sampling=poisson:0.01,rounds=800"``, optionally with ``accountant=rdp`` or with
+            the ε that somebody computed from them, ``epsilon=2``; or just an ε, ``"epsilon=8"`` or ``"8"``. Sampling
+            is ``every-round`` and rounds 1 unless stated.
         delta: The δ at which ε is claimed.
 
     Raises:
@@ -365,22 +351,23 @@ def parse_claim(text: str, *, delta: float) -> Claim:
     with suppress(ValueError):
         text = f"epsilon={float(text)}"
     pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
-    terms = dict(pairs)
-    allowed = {"epsilon"} if "epsilon" in terms else {"noise", "sampling", "rounds", "accountant"}
-    number, rounds = math.nan, math.nan
-    with suppress(ValueError, TypeError):
-        number, rounds = float(terms.get("epsilon", terms.get("noise"))), float(terms.get("rounds", "1"))  # type: ignore[arg-type]
-    if len(terms) < len(pairs) or not terms.keys() <= allowed or not math.isfinite(number + rounds):
+    terms, numbers = dict(pairs), dict[str, float]()
+    allowed = {"noise", "epsilon", "sampling", "rounds", "accountant"} if "noise" in terms else {"epsilon"}
+    with suppress(ValueError):
+        numbers = {name: float(terms[name]) for name in ("noise", "epsilon", "rounds") if name in terms}
+    finite = numbers and all(map(math.isfinite, numbers.values()))
+    if len(terms) < len(pairs) or not terms.keys() <= allowed or not finite:
         raise InputError(
             "a claim must look like noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8, with finite numbers, "
             f"got {text!r}"
         )
-    if "epsilon" in terms:
-        return Claim(epsilon=number, delta=delta)
+    if "noise" not in numbers:
+        return Claim(epsilon=numbers["epsilon"], delta=delta)
     return Claim(
-        noise_multiplier=number,
+        noise_multiplier=numbers["noise"],
+        epsilon=numbers.get("epsilon"),
         sampling=terms.get("sampling", EveryRound.name),
-        rounds=check_count("rounds of a claim", rounds),
+        rounds=check_count("rounds of a claim", numbers.get("rounds", 1)),
         delta=delta,
         accountant=terms.get("accountant"),
     )

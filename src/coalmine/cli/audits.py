@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -59,7 +57,6 @@ def _group() -> None:
 
 
 _FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
-_SECONDS = {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
     ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
@@ -67,7 +64,6 @@ _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--max-epsilon", "Exit with code 1 if the claim or a lower bound exceeds this ε.", {"type": float}),
     ("--allow", "With --max-epsilon: what must not stop it, as in `coalmine check`. Repeatable.", {"multiple": True}),
     ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
-    ("--timeout", "Stop after so many seconds.", _SECONDS),
     ("--quiet", "Hide progress.", _FLAG),
     ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
@@ -140,27 +136,21 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     out, as_json, max_epsilon = values["out"], values["as_json"], values["max_epsilon"]
     # Only a directory with run.json has something that `resume` could continue.
     go_on, kept = f"continue with `coalmine resume {out}`", out and out / "run.json"
-    with console.working(go_on, kept=kept, timeout=values["timeout"], quiet=values["quiet"] or as_json):
+    with console.working(go_on, kept=kept, quiet=values["quiet"] or as_json):
         finished = run(settings, out=out)
     (found,) = finished.methods
-    confidence = getattr(settings.methods[method.name], "confidence", 0.95)
-    # Whoever audits one method names it, so that a limit applies to each of its units.
-    named = [method.name] if found.results else []
-    gate = judge(
-        found.results,
-        methods=named,
-        max_epsilon=max_epsilon,
-        confidence=confidence,
-        objections=[] if max_epsilon is None else objections(finished.methods),  # without a limit, it only reports
-        allow=values["allow"],
-    )
+    # Whoever audits one method names it, so that a limit applies to each of its units. Without a limit, it only reports
+    # what `coalmine check` would stop at.
+    named, objecting = [method.name] if found.results else [], objections(finished.methods)
+    stopping = [] if max_epsilon is None else objecting
+    gate = judge(found.results, methods=named, max_epsilon=max_epsilon, objections=stopping, allow=values["allow"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
+        console.print_decision(gate, objecting if max_epsilon is None else ())
         print_method(method, found)
         if max_epsilon is not None:
-            console.print_alarm(gate.alarm)
-            console.print_sentence(gate.sentence)
+            console.print_sentence(gate.terms)
     if out is not None and found.results:
         draw(out, as_json)
     # Last, so that a failed gate leaves a complete directory and report.
@@ -200,18 +190,15 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 
 def estimate(
     scores: Annotated[
-        Path | None,
+        Path,
         typer.Argument(
             help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers."
         ),
-    ] = None,
+    ],
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this estimator, by its name in the table. Repeatable.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="A threshold fixed before seeing the scores: adds intervals of its counts.")
     ] = None,
     null: Annotated[
         str | None,
@@ -225,8 +212,6 @@ def estimate(
     lower_is_member: Annotated[
         bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
     ] = False,
-    counts: Annotated[str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.")] = None,
-    guesses: Annotated[str | None, typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.")] = None,
     claim: Annotated[
         str | None,
         typer.Option(help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8."),
@@ -240,36 +225,16 @@ def estimate(
 
     Higher scores mean members. docs/runs.md describes all file layouts, docs/estimators.md all estimators.
     """
-    from coalmine import stats
-    from coalmine.results.gate import judge
+    from coalmine.results.gate import NOT_CHECKED, judge
     from coalmine.results.io import results_to_dict
     from coalmine.results.result import Result
     from coalmine.results.tables import Table
     from coalmine.results.verdict import SCORES
 
-    if sum(source is not None for source in (scores, counts, guesses)) != 1:
-        raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
-    # Refused instead of ignored: a claim that was never tested would look like one that passed.
-    defaults = (None, None, "fixed", 1, False, None)
-    if scores is None and (threshold, null, design, copies, lower_is_member, claim) != defaults:
-        raise InputError(
-            "--threshold, --null, --design, --copies, --lower-is-member and --claim apply to a file of scores, not to "
-            "--counts or --guesses"
-        )
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "methods": method}
-    if counts is not None:
-        cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
-        fields: dict[str, Any] = {"config": {"counts": asdict(cells)}}
-        fields["estimates"] = stats.estimates_from_counts(cells, **terms)
-    elif guesses is not None:
-        guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
-        fields = {"config": {"guesses": asdict(guessed)}}
-        fields["estimates"] = stats.estimates_from_guesses(guessed, **terms)
-    else:
-        assert scores is not None
-        terms |= {"design": design, "copies": copies, "threshold": threshold, "lower_is_member": lower_is_member}
-        with console.busy("reading and testing the scores"):
-            fields = _from_file(scores, null, claim, terms)
+    terms |= {"design": design, "copies": copies, "lower_is_member": lower_is_member}
+    with console.busy("reading and testing the scores"):
+        fields = _from_file(scores, null, claim, terms)
     result = Result(
         method="estimate",
         view="scores",
@@ -282,10 +247,12 @@ def estimate(
         **fields,
     )
     # The same gate as of a run, so that --max-epsilon means the same everywhere.
-    gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
+    gate = judge([result], max_epsilon=max_epsilon)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:
+        if gate.outcome != NOT_CHECKED:
+            console.print_decision(gate)
         title = f"ε at δ = {delta:g}, {100 * confidence:g}% confidence"
         console.print_table(Table.of_estimates(result.estimates, title))
         console.print_sentence(result.summary)
@@ -296,6 +263,7 @@ def estimate(
 def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a result that follow from a file of scores; ``terms`` are those of `stats.estimate`."""
     from coalmine import stats
+    from coalmine.checks.accounting import accounting_findings
     from coalmine.claims.claim import parse_claim
     from coalmine.files import read_table, two_groups
     from coalmine.results.claim_test import check_claim
@@ -321,19 +289,12 @@ def _from_file(path: Path, null: str | None, claim: str | None, terms: dict[str,
     if claim is not None:
         stated = parse_claim(claim, delta=terms["delta"])
         test = check_claim(sides.members, sides.nonmembers, stated, null=known, **shared)
-        fields |= {"claim": stated, "claim_test": test}
+        fields |= {"claim": stated, "claim_test": test, "findings": list(accounting_findings(stated))}
     # Losses given as scores are the most frequent mistake, and give a bound of 0 without any error.
     if seem_inverted(sides):
         wrong = f"members score {way} than non-members, the wrong way round, so nothing is shown"
         fields["warnings"] = [f"{wrong}. {advice} --lower-is-member?"]
     return fields
-
-
-def _whole_numbers(option: str, text: str, count: int) -> list[int]:
-    numbers = re.findall(r"\d+", text)
-    if ",".join(numbers) != text or len(numbers) != count:
-        raise InputError(f"{option} must be {count} whole numbers separated by commas, got {text!r}")
-    return list(map(int, numbers))
 
 
 def account(
@@ -352,7 +313,6 @@ def account(
 ) -> None:
     """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine.claims import Claim, noise_for, parse_sampling
-    from coalmine.claims.sampling import ACCOUNTANTS
     from coalmine.results.io import results_to_dict
     from coalmine.results.tables import Table, fixed
 
@@ -360,22 +320,13 @@ def account(
         raise InputError("give one of --noise-multiplier and --epsilon (for the noise required)")
     scheme = parse_sampling(sampling)
     claims: list[Claim] = []
-    errors: list[InputError] = []
     with console.busy("composing the rounds"):
-        for name in ACCOUNTANTS:
-            try:
-                noise = noise_multiplier
-                if epsilon is not None:
-                    noise = noise_for(epsilon=epsilon, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
-                claim = Claim(noise_multiplier=noise, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
-                _ = claim.epsilon  # raises if the accountant cannot compute it
-                claims.append(claim)
-            except InputError as error:
-                # No accountant supports every sampling, so one that does not is left out of the table.
-                errors.append(error)
-    if not claims:  # they all fail for the same reason, such as a number out of range
-        raise errors[0]
-    summary = _summary(claims, epsilon)
+        for name in scheme.accountants:
+            noise = noise_multiplier
+            if epsilon is not None:
+                noise = noise_for(epsilon=epsilon, sampling=scheme, rounds=rounds, delta=delta, accountant=name)
+            claims.append(Claim(noise_multiplier=noise, sampling=scheme, rounds=rounds, delta=delta, accountant=name))
+        summary = _summary(claims, epsilon)
     if as_json:
         console.print_json(results_to_dict([], claims=[claim.to_dict() for claim in claims], summary=summary))
         return

@@ -1,4 +1,4 @@
-"""What the command line prints: tables, sentences, progress, JSON; time limits; and options that commands share.
+"""What the command line prints: tables, sentences, progress, JSON; and options that commands share.
 
 Nothing else in `coalmine.cli` prints. Names of files, columns and phrases come from outside, so control characters in
 them are shown escaped: ESC could recolor, rewrite or hide what a terminal shows.
@@ -6,33 +6,28 @@ them are shown escaped: ESC could recolor, rewrite or hide what a terminal shows
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from coalmine import progress
-from coalmine.errors import CanaryWarning, DataWarning, InputError
-from coalmine.usercode import blamed
+from coalmine.errors import CanaryWarning, DataWarning
 
 if TYPE_CHECKING:
-    from coalmine.results.gate import Gate
+    from coalmine.results.gate import Gate, Objection
     from coalmine.results.tables import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
-Timeout = Annotated[float | None, typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.")]
 Tracker = Literal["mlflow", "tensorboard", "wandb"]
 Directory = Annotated[Path, typer.Argument(help="A run directory.")]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
@@ -44,7 +39,6 @@ BAD_INPUT = 2
 _NUMBER = re.compile(r"-*\d|-$|∞$")  # the beginning of a cell that is right-aligned
 _COLORS = {"refuted": "bold red", "suspicious": "yellow", "too weak": "yellow", "not refuted": "green"}
 _PATIENCE = 2.0  # seconds before progress is printed without a terminal
-_GRACE = 5  # seconds that code which catches every exception gets before the process ends without it
 
 
 def printable(text: str) -> str:
@@ -65,7 +59,8 @@ def say(*lines: object) -> None:
 
 def complain(sentence: object) -> None:
     """Print a sentence on one line of standard error, after the program's name."""
-    print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk: the exit code still says what happened
+        print(f"coalmine: {printable(' '.join(str(sentence).split()))}", file=sys.stderr, flush=True)
 
 
 warned: set[str] = set()
@@ -91,10 +86,6 @@ def show_warning(
 # Progress
 
 
-class TimeIsUp(KeyboardInterrupt):
-    """The time limit has passed. Not an `Exception`, since code that never returns may catch all of these."""
-
-
 def busy(what: str) -> AbstractContextManager[Any]:
     """Show a spinner on standard error, if that is a terminal."""
     from rich.console import Console
@@ -104,45 +95,23 @@ def busy(what: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def working(go_on: str, *, kept: Path | None, timeout: float | None = None, quiet: bool = False) -> Iterator[None]:
-    """Show progress on standard error, end after the time limit, and let whatever stops the work say how to go on.
+def working(go_on: str, *, kept: Path | None, quiet: bool = False) -> Iterator[None]:
+    """Show progress on standard error, and let whatever stops the work say how to go on.
 
     Args:
-        go_on: How to go on after Ctrl-C, SIGTERM or the time limit.
+        go_on: How to go on after Ctrl-C or SIGTERM.
         kept: The file that marks finished work. Without it there is nothing to go on with.
-        timeout: Seconds after which `TimeIsUp` is raised in the main thread, wherever that is. No limit by default.
         quiet: Whether to hide progress. Otherwise there are bars, or without a terminal a line at each tenth.
     """
-    alarms = 0
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal alarms
-        alarms += 1
-        sentence = f"{blamed(TimeIsUp(), frame) or 'not finished'} after {timeout:g} seconds (--timeout)"
-        if alarms > _GRACE:  # the user's code catches everything
-            complain(sentence)
-            os._exit(BAD_INPUT)
-        raise TimeIsUp(sentence)
-
-    if timeout is not None:
-        if not hasattr(signal, "setitimer"):
-            raise InputError("--timeout needs a signal that this operating system does not have")
-        before = signal.signal(signal.SIGALRM, ring)
-        # Once a second from then on, for code that swallows the first exception.
-        signal.setitimer(signal.ITIMER_REAL, timeout, 1.0)
     bars = progress.bars() if sys.stderr.isatty() else progress.listening(_tenths)
     try:
         # Inside, so that bars vanish before a sentence about the end is printed.
         with progress.listening(None) if quiet else bars:
             yield
-    except KeyboardInterrupt as stop:  # `Terminated` and `TimeIsUp` are such
+    except KeyboardInterrupt as stop:  # `Terminated` is one
         if kept is not None and kept.exists():
             stop.add_note(go_on)
         raise
-    finally:
-        if timeout is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
 
 def _tenths(what: str, total: int) -> tuple[progress.Advance, Callable[[], None]]:
@@ -196,15 +165,32 @@ def print_table(table: Table) -> None:
 
 def print_sentence(text: str | None) -> None:
     """Print a paragraph after an empty line, wrapped to the terminal; nothing if there is none."""
+    if text:
+        say("", *_wrapped(text))
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a paragraph, without line breaks or other control characters of its own."""
     width = min(shutil.get_terminal_size((118, 24)).columns, 118)
-    if text:
-        say("", *textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
+    # Long words such as paths stay whole, to be copied.
+    return textwrap.wrap(printable(" ".join(text.split())), width, break_on_hyphens=False, break_long_words=False)
 
 
-def print_alarm(text: str) -> None:
-    """Print a sentence on a line of its own, in red if this is a terminal; nothing if it is empty."""
-    if text:
-        typer.secho(f"\n{printable(text)}", fg="red", bold=True)
+def print_decision(gate: Gate, objections: Sequence[Objection] = ()) -> None:
+    """Print the gate's decision in color, if this is a terminal, before everything else.
+
+    Args:
+        gate: The gate.
+        objections: What `coalmine check` would stop at. If there is something, nothing is said to have passed.
+    """
+    from rich.console import Console  # which heeds NO_COLOR
+
+    text, color = gate.decision, {"PASSED": "green", "FAILED": "red"}.get(gate.outcome, "yellow")
+    if objections and not gate.failed:
+        found = "; ".join(objection.sentence for objection in objections)
+        text, color = f"{found[:1].upper()}{found[1:]}: `coalmine check` fails on this.", "red"
+    lines = "\n".join(_wrapped(text))
+    Console().print(f"{lines}\n", style=f"bold {color}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
@@ -222,9 +208,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 def exit_if_failed(gate: Gate) -> None:
     """Exit with code 1 if the gate failed, with the reasons on standard error."""
-    for judgment in gate.failures:
-        complain(f"{judgment.result.name}: {gate.reason(judgment)}")
-    if gate.unchecked:
-        complain(gate.unchecked)
+    for about, reason in gate.reasons:
+        complain(f"{about}: {reason}")
     if gate.failed:
         raise typer.Exit(1)

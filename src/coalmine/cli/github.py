@@ -23,28 +23,21 @@ def step_summary(gate: Gate, title: str) -> str:
         gate: The gate.
         title: Title of the run.
     """
-    outcome = "failed" if gate.failed else "passed"
-    if not gate.failed and not any(judgment.checked for judgment in gate.judgments):
-        outcome = "nothing was checked"
     cells = [list(map(inline_markdown, row)) for row in gate.rows(gate.folded())]
     parts = [
-        f"### coalmine check: {outcome} ({inline_markdown(title)})",
-        inline_markdown(f"{gate.alarm} {gate.sentence}"),
+        f"### coalmine check: {gate.outcome} ({inline_markdown(title)})",
+        inline_markdown(f"{gate.decision} {gate.terms}"),
         Table("", COLUMNS, cells).to_markdown(),
     ]
-    reasons = []
-    for failure in gate.failures:
-        reasons.append("- " + inline_markdown(f"{failure.result.name}: {gate.reason(failure)}") + ".")
-    if reasons:
-        parts.append("\n".join(reasons))
+    if gate.failed:
+        parts.append("\n".join("- " + inline_markdown(f"{about}: {reason}") + "." for about, reason in gate.reasons))
     return "\n\n".join(parts) + "\n"
 
 
 def annotation_lines(gate: Gate) -> list[str]:
-    """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
+    """Return an error for each reason to fail the gate, and a warning for each that only a strict gate would fail on.
 
-    Objections, and a gate that was asked for a check that applies to nothing, are errors, too. GitHub shows ten of each
-    kind; the step summary has all.
+    GitHub shows ten of each kind; the step summary has all.
 
     Args:
         gate: The gate.
@@ -54,11 +47,8 @@ def annotation_lines(gate: Gate) -> list[str]:
         >>> from coalmine.results.gate import judge
         >>> result = check_mechanism(lambda total: total, dim=500, canaries=100)
         >>> annotation_lines(judge([result], max_proven=1.0))
-        ['::error title=mechanism%2C release::ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
+        ['::error title=mechanism%2C release::proven ε ≥ 1.222e+06 at δ = 1e-05, above the limit of 1']
     """
-    errors = [("gate", gate.unchecked)] if gate.unchecked else []
-    errors += [(objection.name, objection.sentence) for objection in gate.objections]
-    errors += [(failure.result.name, gate.reason(failure)) for failure in gate.failures]
     warnings = []
     unchecked = [judgment.result.name for judgment in gate.judgments if not judgment.checked]
     if unchecked:
@@ -67,7 +57,7 @@ def annotation_lines(gate: Gate) -> list[str]:
         warnings.append(("not checked", f"{count} {reason}: {'; '.join(unchecked)}"))
     warnings += [(judgment.result.name, judgment.verdict.value) for judgment in gate.doubtful]
     lines = []
-    for command, messages in (("error", errors), ("warning", warnings)):
+    for command, messages in (("error", gate.reasons), ("warning", warnings)):
         for title, text in messages:
             escaped = []
             for part in (title, text):

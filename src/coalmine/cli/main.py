@@ -159,7 +159,7 @@ def main() -> None:
 def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     """Return the exit code and the sentence for an exception."""
     notes = getattr(error, "__notes__", [])  # how to continue, by `console.working`
-    if isinstance(error, InputError | console.TimeIsUp):
+    if isinstance(error, InputError):
         return console.BAD_INPUT, "; ".join([str(error), *notes])
     if isinstance(error, Terminated):
         return _TERMINATED, "; ".join([str(error), *notes])
@@ -168,8 +168,8 @@ def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     # Whatever a user's file raises is theirs to mend; only the rest is a bug of ours.
     if sentence := blamed(error):
         return console.BAD_INPUT, f"your code failed: {sentence}"
-    if isinstance(error, OSError) and error.filename is not None:  # a name that is too long, a full disk, no permission
-        return console.BAD_INPUT, f"{error.filename!s:.200} cannot be used: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:  # a name that is too long, a full disk, no permission
+        return console.BAD_INPUT, f"{error.filename or 'the output'!s:.200} cannot be used: {error.strerror}"
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     # torch reports that memory is short as a RuntimeError.
     if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and "alloc" in str(error)):

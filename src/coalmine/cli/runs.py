@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.console import AsJson, Directory, Quiet, Timeout, Tracker
+from coalmine.cli.console import AsJson, Directory, Quiet, Tracker
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from coalmine.results.result import Result
+    from coalmine.results.gate import Gate
     from coalmine.runs.settings import RunSettings
 
 SettingsFile = Annotated[Path, typer.Argument(help="Settings as TOML; `coalmine init` writes them.")]
@@ -66,7 +64,6 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
     track: Annotated[Tracker | None, typer.Option(help="Log rounds and results to an experiment tracker.")] = None,
-    timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,32 +72,28 @@ def run(
     If the directory already holds this run, it continues.
     """
     from coalmine.files import read_text
-    from coalmine.results.gate import judge
     from coalmine.runs.running import RUNS
     from coalmine.runs.settings import run_from_text
 
     directory = out or RUNS / file.stem
     settings_of_run = run_from_text(read_text(file), str(file), settings or [])
-    results = _run(settings_of_run, directory, quiet, as_json, timeout, track)
+    gate = _run(settings_of_run, directory, quiet, as_json, track)
     if out is None:  # runs/ is ours; whatever else is beside a directory of the user's choice is not
         from coalmine.runs.comparison import write_index
 
         write_index(directory.parent)
-    if results:  # last, since everything is written all the same
-        console.exit_if_failed(judge(results))
+    console.exit_if_failed(gate)  # last, since everything is written all the same
 
 
-def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
+def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
-    from coalmine.results.gate import judge
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()  # raises unless this is a directory of coalmine's own
-    results = _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
-    if results:
-        console.exit_if_failed(judge(results))
+    settings = run_from_text(stopped.config, str(directory / "config.toml"))
+    console.exit_if_failed(_run(settings, directory, quiet, as_json))
 
 
 def sweep(
@@ -114,7 +107,6 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Directory of the sweep; by default runs/NAME-sweep for NAME.toml.")
     ] = None,
-    timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,7 +120,7 @@ def sweep(
     from coalmine.runs.sweep import values_from_texts
 
     # The files of finished runs stay where they are: nothing but the command is needed to go on.
-    with console.working("the same command continues", kept=file, timeout=timeout, quiet=quiet or as_json):
+    with console.working("the same command continues", kept=file, quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     # The runs took long, so what they show is printed before anything is drawn.
     if as_json:
@@ -141,6 +133,8 @@ def sweep(
         written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
     if not as_json:
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
+        if seeds > 1 and len(swept.axes) > 1:
+            console.say(f"means over seeds: `coalmine compare {swept.directory} --group-by {next(iter(swept.axes))}`")
 
 
 def log(
@@ -212,8 +206,9 @@ def check(
     view: Annotated[list[str] | None, typer.Option(help="Only this view. Repeatable.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method. Repeatable.")] = None,
     confidence: Annotated[
-        float, typer.Option(help="Joint confidence of all bounds: one minus the false-alarm rate of the gate.")
-    ] = 0.95,
+        float | None,
+        typer.Option(help="One minus the false-alarm rate of the gate; by default as in the run's settings (0.95)."),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
@@ -270,21 +265,19 @@ def check(
         token = secrets.token_hex(16)
         if github:
             console.say(f"::stop-commands::{token}")
+        console.print_decision(gate)
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
         hidden = len(gate.judgments) - len(shown)
         if hidden:
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
-        console.print_alarm(gate.alarm)
-        console.print_sentence(gate.sentence)
-        for difference in recomputed.differences:
-            console.print_sentence(f"{difference}.")
+        for about, reason in gate.reasons[1:]:  # the first is part of the decision
+            console.print_sentence(f"{about}: {reason}.")
+        console.print_sentence(gate.terms)
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
         if github:
-            errors = [f"::error title=results::{difference}" for difference in recomputed.differences]
-            console.say(f"::{token}::", *errors, *annotation_lines(gate))
+            console.say(f"::{token}::", *annotation_lines(gate))
             append_to_summary(step_summary(gate, run.title))
-    # Results that differ from the recomputed ones fail even where the latter pass: one of the files was changed.
-    if gate.failed or recomputed.differences:
+    if gate.failed:
         raise typer.Exit(1)
 
 
@@ -297,7 +290,8 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
 
 def compare(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two run directories or more; all are compared with the first.")
+        list[Path],
+        typer.Argument(help="Two run directories or more, or those in a sweep's; all are compared with the first."),
     ],
     group_by: Annotated[
         list[str] | None,
@@ -311,14 +305,14 @@ def compare(
 
     With --group-by, the runs of each value are pooled: means, spreads, and differences with their uncertainty.
     """
+    from coalmine.results.directory import RESULT
     from coalmine.runs import comparison as comparing
 
-    comparison: comparing.Comparison | comparing.GroupedComparison
-    if group_by:
-        groups = comparing.groups_by_setting(directories, group_by)
-        comparison = comparing.compare(directories, groups=groups, by=", ".join(group_by))
-    else:
-        comparison = comparing.compare(directories)
+    runs: list[Path] = []
+    for directory in directories:
+        runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
+    groups = comparing.groups_by_setting(runs, group_by) if group_by else None
+    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []))
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:
@@ -343,11 +337,10 @@ def compare(
 # Shared
 
 
-def _run(
-    settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
-) -> Sequence[Result]:
-    """Run, print a summary of all methods, draw the report, and return the results."""
+def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: str | None = None) -> Gate:
+    """Run, print a summary of all methods, draw the report, and return the gate."""
     from coalmine.integrations.tracking import log_run, tracker
+    from coalmine.results.gate import judge
     from coalmine.results.summary import causes_of, not_tested
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import objections
@@ -355,26 +348,28 @@ def _run(
 
     with nullcontext() if track is None else tracker(track, name=out.resolve().name) as tracked:
         go_on, started = f"continue with `coalmine resume {out}`", out / "run.json"
-        with console.working(go_on, kept=started, timeout=timeout, quiet=quiet or as_json):
+        with console.working(go_on, kept=started, quiet=quiet or as_json):
             finished = run_all(settings, out=out, watch=None if tracked is None else tracked.log_round)
         if tracked is not None:
             log_run(out, tracked, rounds=False)  # they were logged while it ran
+    gate = judge(finished.results)
     if as_json:
-        console.print_json(dict(finished.content))
+        console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
+        console.print_decision(gate, objections(finished.methods))
         console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         summaries = [method.summary for method in finished.methods if method.summary]
         for sentence in [*summaries, *map(str, causes_of(finished.results)), not_tested(finished.results)]:
             console.print_sentence(sentence)
-        found = "; ".join(objection.sentence for objection in objections(finished.methods))
-        console.print_alarm(f"{found[:1].upper()}{found[1:]}." if found else "")
     draw(out, as_json)
     if tracked is not None and not as_json:
         console.say(f"logged to {track}: {tracked.place}")
     failures = [method.failure for method in finished.methods if method.failure]
-    if failures:
+    if failures and not gate.failed:  # a claim that is refuted matters more
         raise InputError("; ".join(failures))
-    return finished.results
+    for failure in failures:
+        console.complain(failure)
+    return gate
 
 
 def draw(directory: Path, as_json: bool) -> None:

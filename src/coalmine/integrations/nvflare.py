@@ -26,7 +26,6 @@ from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations import finite_part
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.results.io import save
 
 
 class CanaryAggregator(ModelAggregator):
@@ -154,6 +153,6 @@ class CanaryAggregator(ModelAggregator):
         self._round += 1
         if self._round == self.rounds:
             result = audit.result(claim=Claim(noise_multiplier=self.noise_multiplier, delta=self.delta))
-            save([result], self.out, overwrite=True)
+            result.save(self.out, overwrite=True)
             self.info(f"coalmine: {result.summary} The result is in {self.out}.")
         return aggregated

@@ -379,8 +379,10 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         rows, claims = ([{**row, "x": str(row["x"])} for row in several] for several in (rows, claims))
     marks: list[Spec] = []
     intervals: list[Spec] = []
+    seen: list[Any] = []
     for row in rows:
-        shared = {"x": row["x"], "about": row.get("about", "")}
+        shared = {"x": row["x"], "about": row.get("about", ""), "run": seen.count(row["x"])}
+        seen.append(row["x"])
         bound = "refuting bound" if row.get("refuted") else "lower bound"
         marks += table(kind=[bound, "estimate"], epsilon=[row["bound"], row["estimate"]], **shared)
         intervals += table(low=[row.get("low")], epsilon=[row.get("high")], **shared)
@@ -400,22 +402,53 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         across = number("x", x, scale=domain, axis=axis)
     else:
         across = {"field": "x", "type": "nominal", "title": x, "sort": places, "axis": {"labelAngle": 0}}
+        across["scale"] = {"paddingInner": 0.6, "paddingOuter": 0.3}
     looks = kinds("shape color", _POINTS, marks, columns=3)
+    # Runs with the same name stand side by side; those with the same number share its place.
+    beside: Spec = {} if numeric or square else {"xOffset": {"field": "run", "type": "nominal"}}
     looks["tooltip"] = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
     rule, dot = {"color": ESTIMATE, "strokeWidth": 2}, {"filled": True, "size": 80, "opacity": 0.9}
     at_claim = {**up, "field": "claim"}
     # The name of the line stands at its higher end, above the line.
     falls = bool(claims) and claimed[0] >= claimed[-1]
-    end = {"align": "left", "dx": 8} if falls else {"align": "right", "dx": -8}
+    away = 60 if beside else 8
+    end = {"align": "left", "dx": away} if falls else {"align": "right", "dx": -away}
     name, named = {**end, "dy": -10, "color": CLAIM}, claims[:1] if falls else claims[-1:]
     layers = [
         layer("line", dashed, data=claims, x=across, y=at_claim),
-        layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "epsilon"}),
-        layer("point", dot, x=across, y=up, **looks),
+        layer("rule", rule, data=intervals, x=across, y={**up, "field": "low"}, y2={"field": "epsilon"}, **beside),
+        layer("point", dot, x=across, y=up, **looks, **beside),
         layer("text", name, data=named, x=across, y=at_claim, text={"value": "claimed ε"}),
     ]
     return chart(marks, layers, height=height)
+
+
+def by_setting(panels: Mapping[str, Sequence[tuple[Any, str, Result]]], *, x: str) -> dict[str, Spec]:
+    """Return a chart for each panel: bound and best guess of every run by a setting, with the claim's curve.
+
+    A panel without any bound or best guess is left out.
+
+    Args:
+        panels: The results of each panel, by its title: value of the setting, name of the run, and result.
+        x: The setting.
+    """
+    specs = {}
+    for title, runs in panels.items():
+        rows = []
+        claims: dict[Any, float] = {}
+        for value, name, result in runs:
+            numbers = [None if number == math.inf else number for number in result.numbers.values()]
+            row: dict[str, Any] = dict(zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True))
+            rows.append({"x": value, "about": name, "refuted": result.refuted, **row})
+            if row["claim"] is not None:  # the largest of all runs with this value, which usually claim the same
+                claims[value] = max(row["claim"], claims.get(value, 0.0))
+        line = [{"x": value, "claim": claim} for value, claim in claims.items()]
+        if any(row["bound"] is not None or row["estimate"] is not None for row in rows):
+            specs[f"ε against {x}: {title}"] = points(rows, x=x, y="ε", claims=line, height=240)
+    if not specs:
+        raise InputError("there is nothing to plot: the runs have neither bounds nor best guesses")
+    return specs
 
 
 def heat_map(rows: Rows, *, x: str, y: str) -> Spec:

@@ -6,8 +6,8 @@ at one false-alarm rate, and tells CI servers. ``summary`` and ``tables`` put re
 ``io`` writes and reads them; ``directory`` is the directory of a run that can be resumed.
 """
 
-from coalmine.results.io import read_run_directory, save
+from coalmine.results.io import read_run_directory
 from coalmine.results.result import MethodResults, Result, Results
 from coalmine.results.verdict import Unit, Verdict
 
-__all__ = ["MethodResults", "Result", "Results", "Unit", "Verdict", "read_run_directory", "save"]
+__all__ = ["MethodResults", "Result", "Results", "Unit", "Verdict", "read_run_directory"]

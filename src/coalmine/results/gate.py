@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,9 @@ COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-val
 NO_MECHANISM, EXTRACTED, FINDINGS = ALLOWABLE = ("no-mechanism", "extracted-phrases", "findings")
 """What stops the gate whatever ε is, unless it is allowed by name."""
 
+PASSED, FAILED, NOT_CHECKED = "PASSED", "FAILED", "NOT CHECKED"
+"""Outcomes, with which decisions begin."""
+
 _ROUNDING = 1 + 1e-9  # a share of 0.05 / 2 is not exactly 1 - 0.975
 
 
@@ -38,14 +41,14 @@ class Objection:
     """Something that stops the gate although no test shows it.
 
     Args:
-        name: One of `ALLOWABLE`, by which it can be allowed.
+        name: What it is about; one of `ALLOWABLE` can be allowed by this name.
         sentence: What is wrong, without a full stop.
-        methods: The methods that it is about.
+        methods: The methods that it is about; none if it is about the whole run.
     """
 
     name: str
     sentence: str
-    methods: Sequence[str]
+    methods: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +64,7 @@ class Judgment:
         p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
         bugs: The findings that stop the gate.
-        over_limit: Which limit the claim or the bound exceeds, in words; empty if none.
+        over_limit: What exceeds its limit, ``"claimed"`` or ``"proven"`` or both, in words.
         limit_applies: Whether limits are about this result's unit.
         checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
@@ -74,9 +77,25 @@ class Judgment:
     p_value: float | None
     verdict: Verdict
     bugs: Sequence[Finding]
-    over_limit: str
+    over_limit: Mapping[str, str]
     limit_applies: bool
     checked: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it stops the gate, without a full stop: a bug says more than a p-value or a bound."""
+        bugs = [f"{cause.finding.label}: {cause.sentence.rstrip('.')}" for cause in summary.causes(self.bugs)]
+        reasons = [*bugs, *self.over_limit.values()]
+        if reasons:
+            return "; ".join(reasons)
+        if self.verdict is not Verdict.REFUTED:
+            return f"{self.verdict.value}, and the gate is strict"
+        test = self.result.claim_test
+        if self.p_value is None or test is None:
+            return f"{_proven(self.bound, self.delta)} refutes the claim of {_short(self.claim)}"
+        noise = summary.noise_sentence(test).strip().rstrip(".")
+        refuted = f"the claim of ε = {_short(self.claim)} is refuted, {summary.p_value_text(self.p_value)}"
+        return f"{refuted}. {noise}" if noise else refuted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +104,8 @@ class Gate:
 
     Args:
         judgments: One for each result.
-        failures: Those that stop the gate.
+        failures: Those that stop the gate, bugs first.
         doubtful: Those that would stop it only if it were strict.
-        unchecked: Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was.
         max_claimed: The largest claimed ε allowed, or None.
         max_proven: The largest lower bound allowed, or None.
         false_alarm_rate: How often a gate like this stops a mechanism that keeps within limits and claims, at most.
@@ -98,7 +116,6 @@ class Gate:
     judgments: Sequence[Judgment]
     failures: Sequence[Judgment]
     doubtful: Sequence[Judgment]
-    unchecked: str
     max_claimed: float | None
     max_proven: float | None
     false_alarm_rate: float
@@ -107,72 +124,72 @@ class Gate:
 
     @property
     def failed(self) -> bool:
-        """Whether a result or an objection stops the gate, or nothing was compared with what it was asked to check."""
-        return bool(self.failures or self.unchecked or self.objections)
+        """Whether a result or an objection stops the gate."""
+        return bool(self.failures or self.objections)
 
     @property
-    def alarm(self) -> str:
-        """The objections in one sentence, with how to allow each; empty if there are none."""
-        allowed = [f"{objection.sentence} (--allow {objection.name})" for objection in self.objections]
-        return f"The gate fails: {'; '.join(allowed)}." if allowed else ""
-
-    def reason(self, judgment: Judgment) -> str:
-        """Say in one sentence why a result stops the gate."""
-        if judgment.over_limit:
-            return judgment.over_limit
-        if judgment.bugs:
-            return " ".join(cause.sentence for cause in summary.causes(judgment.bugs)).rstrip(".")
-        if judgment.verdict is not Verdict.REFUTED:
-            return f"{judgment.verdict.value}, and the gate is strict"
-        test = judgment.result.claim_test
-        if judgment.p_value is None or test is None:
-            return f"{_proven(judgment.bound, judgment.delta)} refutes the claim of {_short(judgment.claim)}"
-        noise = summary.noise_sentence(test).strip().rstrip(".")
-        refuted = f"the claim of ε = {_short(judgment.claim)} is refuted, {summary.p_value_text(judgment.p_value)}"
-        return f"{refuted}. {noise}" if noise else refuted
+    def reasons(self) -> list[tuple[str, str]]:
+        """Why it fails: what each reason is about, and a sentence without a full stop."""
+        listed = []
+        for objection in self.objections:
+            allow = f" (--allow {objection.name})" if objection.name in ALLOWABLE else ""
+            listed.append((objection.name.replace("-", " "), objection.sentence + allow))
+        alike: dict[str, list[str]] = {}  # several views may show the same bug
+        for failure in self.failures:
+            alike.setdefault(failure.reason, []).append(failure.result.name)
+        return listed + [(summary.first_few(names), reason) for reason, names in alike.items()]
 
     @property
-    def sentence(self) -> str:
-        """The policy, the outcome and the false-alarm rate."""
-        parts = []
+    def outcome(self) -> str:
+        """`PASSED`, `FAILED` or `NOT_CHECKED`."""
+        if self.failed:
+            return FAILED
+        return PASSED if any(judgment.checked for judgment in self.judgments) else NOT_CHECKED
+
+    @property
+    def decision(self) -> str:
+        """The outcome and the first reason for it."""
+        if self.failed:
+            (about, reason), *others = self.reasons
+            more = f" And {summary.plural(len(others), 'more reason')}." if others else ""
+            return f"{FAILED}: {about}: {reason}.{more}"
+        if self.outcome == NOT_CHECKED:
+            return f"{NOT_CHECKED}: no claim was stated, and no limit applies."
+        tested = [judgment for judgment in self.judgments if judgment.bound is not None and judgment.claim is not None]
+        parts = ["no claim is refuted"] * bool(tested)
+        parts += ["no result exceeds the policy"] * bool(self._policy)
+        alone = [j.result.name for j in tested if j.result.refuted and j.verdict is not Verdict.REFUTED]
+        if alone:  # as its own verdict in other tables says
+            count = summary.plural(len(self.judgments), "result")
+            parts.append(f"though {summary.first_few(alone)} would be by itself, without the {count} judged together")
+        return f"{PASSED}: {', '.join(parts)}. This is not a proof of privacy."
+
+    @property
+    def _policy(self) -> list[str]:
         limits = {"claimed": self.max_claimed, "proven": self.max_proven}
-        policy = [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
-        if policy:
-            parts.append(f"Policy: {', '.join(policy)}.")
-        if self.failures:
-            # A bug says more than a p-value or a bound.
-            first = next((failure for failure in self.failures if failure.bugs), self.failures[0])
-            parts.append(f"{len(self.failures)} of {len(self.judgments)} results fail the gate.")
-            parts.append(f"{first.result.name}: {self.reason(first)}.")
-        if self.unchecked:
-            parts.append(f"The gate fails: {self.unchecked}.")
-        if not self.failed:
-            parts += self._passed()
-        rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
-        if any(judgment.result.checks for judgment in self.judgments):
-            rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
-        parts.append(f"{rate}.")
-        return " ".join(parts)
+        return [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
 
-    def _passed(self) -> list[str]:
-        """Say what a gate that nothing stops has tested, and what speaks against relying on it."""
+    @property
+    def terms(self) -> str:
+        """The policy, what speaks against relying on a gate that passes, and the false-alarm rate."""
         parts, results = [], len(self.judgments)
-        if any(judgment.bound is not None and judgment.claim is not None for judgment in self.judgments):
-            parts.append("No claim is refuted.")
-        if self.max_claimed is not None or self.max_proven is not None:
-            parts.append("No result exceeds the policy.")
-        if not parts:
-            parts.append("Nothing was tested: no claim was stated and no limit given.")
-        if self.doubtful:
+        if self._policy:
+            parts.append(f"Policy: {', '.join(self._policy)}.")
+        if self.failures:
+            parts.append(f"{len(self.failures)} of {results} results fail the gate.")
+        if self.doubtful and not self.failed:
             verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in self.doubtful))
             parts.append(
                 f"{verdicts.capitalize()}: {len(self.doubtful)} of {results} results (--strict fails on that)."
             )
-        parts.append("This is not a proof of privacy.")
         unchecked = sum(not judgment.checked for judgment in self.judgments)
-        if unchecked:
+        if unchecked and not self.failed:
             parts.append(f"Not checked: {unchecked} of {results} results.")
-        return parts
+        parts += filter(None, [summary.not_tested(judgment.result for judgment in self.judgments)])
+        rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
+        if any(judgment.result.checks for judgment in self.judgments):
+            rate += f", and {100 * CHECK_RATE:g}% for the checks of each result"
+        return " ".join([*parts, f"{rate}."])
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""
@@ -199,7 +216,7 @@ class Gate:
             if judgment.bugs:
                 remark = "a check found a bug"
             if judgment.over_limit:
-                remark = "ABOVE THE LIMIT"
+                remark = f"{' AND '.join(judgment.over_limit).upper()} ABOVE THE LIMIT"
             result, confidence, p_value = judgment.result, judgment.confidence, judgment.p_value
             rows.append(
                 [
@@ -224,17 +241,17 @@ class Gate:
             about = {"method": result.method, "view": result.label, "unit": result.unit.name}
             numbers = {"bound": in_json(judgment.bound), "claim": in_json(judgment.claim), "p_value": judgment.p_value}
             tested = {"confidence": judgment.confidence, "checked": judgment.checked}
-            tested["over_limit"] = bool(judgment.over_limit)
-            judgments.append({**about, **numbers, "verdict": verdict, **tested})
+            over = {"over_limit": list(judgment.over_limit)}
+            judgments.append({**about, **numbers, "verdict": verdict, **tested, **over})
         return {
             "failed": self.failed,
             "max_claimed": in_json(self.max_claimed),
             "max_proven": in_json(self.max_proven),
             "strict": self.strict,
             "false_alarm_rate": min(1.0, self.false_alarm_rate),
-            "objections": {objection.name: objection.sentence for objection in self.objections},
+            "objections": [{"name": objection.name, "sentence": objection.sentence} for objection in self.objections],
             "judgments": judgments,
-            "summary": f"{self.alarm} {self.sentence}".lstrip(),
+            "summary": f"{self.decision} {self.terms}",
         }
 
 
@@ -246,7 +263,7 @@ def judge(
     max_proven: float | None = None,
     methods: Sequence[str] = (),
     views: Sequence[str] = (),
-    confidence: float = 0.95,
+    confidence: float | None = None,
     objections: Sequence[Objection] = (),
     allow: Sequence[str] = (),
     strict: bool = False,
@@ -264,7 +281,8 @@ def judge(
         max_proven: Largest lower bound allowed.
         methods: Only these methods.
         views: Only these views.
-        confidence: One minus the false-alarm rate of all judgments together.
+        confidence: One minus the false-alarm rate of all judgments together; by default the largest at which a lower
+            bound was computed.
         objections: What stops the gate besides results.
         allow: Names in `ALLOWABLE`: what does not stop it.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
@@ -272,15 +290,17 @@ def judge(
     Raises:
         InputError: If a method, view or name is unknown, or a limit or the confidence is out of range.
     """
+    for name in allow:
+        if name not in ALLOWABLE:
+            raise InputError(f"--allow: unknown name {name!r}. {did_you_mean(name, ALLOWABLE)}")
     max_claimed, max_proven = (max_epsilon if limit is None else limit for limit in (max_claimed, max_proven))
     for limit in (max_claimed, max_proven):
         if limit is not None:
             check_nonnegative("max-epsilon", limit)
-    for name in allow:
-        if name not in ALLOWABLE:
-            raise InputError(f"--allow: unknown name {name!r}. {did_you_mean(name, ALLOWABLE)}")
-    requested = 1 - check_confidence(confidence)
     chosen = _chosen(results, methods, views)
+    if confidence is None:
+        confidence = max((result.bound.confidence or 0.0 for result in chosen if result.bound), default=0.95)
+    requested = 1 - check_confidence(confidence)
     limited = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
     sizes = Counter(result.method for result in chosen if result.bound is not None)
     shares: dict[int, float] = {}
@@ -295,70 +315,91 @@ def judge(
             if max_proven is not None and limited[i] and result.about_claim:
                 shares[i] /= 2
     rejected = holm(p_values, {i: shares[i] for i in p_values})
-    judgments: list[Judgment] = []
-    total = 0.0
+    judgments, total = [], 0.0
     for i, result in enumerate(chosen):
-        bound, claimed, p_value = result.bound, result.numbers["claimed_epsilon"], p_values.get(i)
-        refuted, compared, over_limit, bugs = i in rejected, False, "", [] if FINDINGS in allow else result.bugs
-        lower, delta, level = None, 0.0, None
-        if bound is not None:
-            # The bound at the significance that its share leaves, or else the strictest one that was stored.
-            levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
-            levels += [(1 - stricter, epsilon) for stricter, epsilon in bound.stricter]
-            fitting = [level for level in levels if level[0] <= shares[i] * _ROUNDING]
-            significance, lower = max(fitting, default=min(levels))
-            delta, level = bound.delta, 1 - significance
-            compared = limited[i] and result.about_claim and max_proven is not None
-            if p_value is not None:
-                total += shares[i]
-            else:
-                refuted = exceeds(replace(bound, epsilon=lower, lower=lower), result.tested)
-            if p_value is None or compared:
-                total += significance
-        verdict = verdict_on(
-            result.claim,
-            rejected=refuted,
-            # What is refuted by itself, but not among all the others, is suspicious.
-            exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
-            detects_half=result.verdict is Verdict.NOT_REFUTED,
-            bugs=bugs,
+        judgment, rate = _judged(
+            result,
+            share=shares.get(i, 0.0),
+            p_value=p_values.get(i),
+            rejected=i in rejected,
+            bugs=[] if FINDINGS in allow else result.bugs,
+            limit_applies=limited[i],
+            max_claimed=max_claimed,
+            max_proven=max_proven,
         )
-        if limited[i] and claimed is not None and max_claimed is not None and claimed > max_claimed:
-            over_limit = f"the claimed ε is {_short(claimed)}, above the limit of {_short(max_claimed)}"
-        if compared and lower is not None and max_proven is not None and lower > max_proven:
-            over_limit = f"{_proven(lower, delta)}, above the limit of {_short(max_proven)}"
-        tested = lower is not None and claimed is not None and claimed < math.inf
-        judgments.append(
-            Judgment(
-                result=result,
-                bound=lower,
-                delta=delta,
-                confidence=level,
-                claim=claimed,
-                p_value=p_value,
-                verdict=verdict,
-                bugs=bugs,
-                over_limit=over_limit,
-                limit_applies=limited[i],
-                checked=tested or compared or verdict is Verdict.REFUTED,
-            )
-        )
+        judgments.append(judgment)
+        total += rate
+    # What is named decides which objections count; those about the whole run always do.
+    about = {result.method for result in chosen}
+    stopping = [o for o in objections if o.name not in allow and (not o.methods or about & {*o.methods} or not about)]
+    stopping += _compared_with_nothing(judgments, max_claimed, max_proven, strict)
     failures = [judgment for judgment in judgments if _stops(judgment, judgments, strict)]
-    doubtful = [j for j in judgments if j.checked and j not in failures and _stops(j, judgments, strict=True)]
-    unchecked = _compared_with_nothing(judgments, max_claimed, max_proven)
-    if not unchecked and strict and not any(judgment.checked for judgment in judgments):
-        unchecked = "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
     return Gate(
         judgments=judgments,
-        failures=failures,
-        doubtful=doubtful,
-        unchecked=unchecked,
+        failures=sorted(failures, key=lambda failure: not failure.bugs),
+        doubtful=[j for j in judgments if j.checked and j not in failures and _stops(j, judgments, strict=True)],
         max_claimed=max_claimed,
         max_proven=max_proven,
         false_alarm_rate=total,
-        objections=[o for o in objections if o.name not in allow and {r.method for r in chosen} & {*o.methods}],
+        objections=stopping,
         strict=strict,
     )
+
+
+def _judged(
+    result: Result,
+    *,
+    share: float,
+    p_value: float | None,
+    rejected: bool,
+    bugs: Sequence[Finding],
+    limit_applies: bool,
+    max_claimed: float | None,
+    max_proven: float | None,
+) -> tuple[Judgment, float]:
+    """Return the judgment on a result with this share of the false-alarm rate, and how much of the rate it uses."""
+    bound, claimed = result.bound, result.numbers["claimed_epsilon"]
+    lower, delta, level, rate, compared = None, 0.0, None, 0.0, False
+    over_limit: dict[str, str] = {}
+    if limit_applies and claimed is not None and max_claimed is not None and claimed > max_claimed:
+        over_limit["claimed"] = f"claimed ε = {_short(claimed)}, above the limit of {_short(max_claimed)}"
+    if bound is not None:
+        # The bound at the significance that its share leaves, or else the strictest one that was stored.
+        levels = [(1 - (bound.confidence or 0.0), bound.epsilon)]
+        levels += [(1 - stricter, epsilon) for stricter, epsilon in bound.stricter]
+        fitting = [level for level in levels if level[0] <= share * _ROUNDING]
+        significance, lower = max(fitting, default=min(levels))
+        delta, level = bound.delta, 1 - significance
+        if limit_applies and result.about_claim and max_proven is not None:
+            compared = True
+            if lower > max_proven:
+                over_limit["proven"] = f"proven {_proven(lower, delta)}, above the limit of {_short(max_proven)}"
+        if p_value is None:
+            rejected = exceeds(replace(bound, epsilon=lower, lower=lower), result.tested)
+        rate = (0.0 if p_value is None else share) + (significance if p_value is None or compared else 0.0)
+    verdict = verdict_on(
+        result.claim,
+        rejected=rejected,
+        # What is refuted by itself, but not among all the others, is suspicious.
+        exceeded=result.verdict in (Verdict.SUSPICIOUS, Verdict.REFUTED),
+        detects_half=result.verdict is Verdict.NOT_REFUTED,
+        bugs=bugs,
+    )
+    tested = lower is not None and claimed is not None and claimed < math.inf
+    judgment = Judgment(
+        result=result,
+        bound=lower,
+        delta=delta,
+        confidence=level,
+        claim=claimed,
+        p_value=p_value,
+        verdict=verdict,
+        bugs=bugs,
+        over_limit=over_limit,
+        limit_applies=limit_applies,
+        checked=tested or compared or verdict is Verdict.REFUTED,
+    )
+    return judgment, rate
 
 
 def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[str]) -> list[Result]:
@@ -371,13 +412,15 @@ def _chosen(results: Sequence[Result], methods: Sequence[str], views: Sequence[s
                 raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
         if names:
             chosen = [result for result in chosen if getattr(result, kind) in names]
-    if not chosen:
+    if not chosen and (methods or views):
         raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
     return chosen
 
 
-def _compared_with_nothing(judgments: Sequence[Judgment], max_claimed: float | None, max_proven: float | None) -> str:
-    """Say which limit applies to nothing; empty if none. A missing claim is an objection by itself."""
+def _compared_with_nothing(
+    judgments: Sequence[Judgment], max_claimed: float | None, max_proven: float | None, strict: bool
+) -> Iterator[Objection]:
+    """Yield the limit that applies to nothing, or that nothing was checked. A missing claim objects by itself."""
     claims = [judgment for judgment in judgments if judgment.claim is not None]
     bounds = [judgment for judgment in judgments if judgment.bound is not None]
     if max_claimed is None:  # otherwise the claimed ε is compared, and what tests it need not be
@@ -387,8 +430,10 @@ def _compared_with_nothing(judgments: Sequence[Judgment], max_claimed: float | N
             reason = "no result has a lower bound on the claimed ε"
             if compared:
                 reason = "it applies to none of these units. Name one with --method or --view to compare it"
-            return f"the limit of {_short(limit)} was compared with nothing: {reason}"
-    return ""
+            yield Objection("policy", f"the limit of {_short(limit)} was compared with nothing: {reason}")
+            return
+    if strict and not any(judgment.checked for judgment in judgments):
+        yield Objection("policy", "nothing was checked, and the gate is strict: state a claim, or a limit that applies")
 
 
 def _stops(judgment: Judgment, judgments: Sequence[Judgment], strict: bool) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import coalmine
-from coalmine.errors import InputError, check_kind, did_you_mean
+from coalmine.errors import InputError, did_you_mean
 from coalmine.files import read_arrays, read_json, read_text, write_json, write_whole
 from coalmine.results.directory import CONFIG, PROVENANCE, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
@@ -46,39 +46,11 @@ def results_to_dict(results: Sequence[Result], **more: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, "coalmine": coalmine.__version__, "results": contents, **more}
 
 
-def save(
-    results: Result | Sequence[Result],
-    directory: Path | str,
-    *,
-    facts: Mapping[str, object] | None = None,
-    overwrite: bool = False,
+def write_results(
+    results: Sequence[Result], directory: Path, facts: Mapping[str, object] | None, overwrite: bool
 ) -> None:
-    """Write results to a directory that ``coalmine report``, ``check`` and ``compare`` read.
-
-    Args:
-        results: One result or several.
-        directory: Where to write ``result.json`` and the scores. It is created if needed.
-        facts: What the report and the model card should say of the training, by the names in `FACTS`.
-        overwrite: Whether to replace the results that an earlier `save` wrote there.
-
-    Raises:
-        InputError: If the directory holds a run, or results and ``overwrite`` is False, if two results have the same
-            method, view and variant, or if a fact is unknown.
-
-    Example:
-        >>> import tempfile
-        >>> from coalmine import check_mechanism
-        >>> result = check_mechanism(lambda total: total, dim=500, canaries=20)
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     save(result, directory)
-        ...     sorted(path.name for path in Path(directory).iterdir())
-        ['manifest.json', 'provenance.json', 'result.json', 'scores-mechanism-release.npz']
-    """
-    several = [results] if isinstance(results, Result) else list(results)
-    for result in several:
-        check_kind("a result", result, Result, "a Result, or a list of them")
+    """Do what ``save`` of results does."""
     stated = _stated(facts)
-    directory = Path(directory)
     if (directory / RUN).exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
     if (directory / RESULT).exists():
@@ -90,9 +62,9 @@ def save(
         # The manifest goes first: a kill in between leaves nothing that passes for results.
         for path in [directory / MANIFEST, *map(directory.joinpath, digests(directory))]:
             path.unlink(missing_ok=True)
-    write_scores(several, directory)
+    write_scores(results, directory)
     write_json(directory / PROVENANCE, provenance())
-    write_json(directory / RESULT, results_to_dict(several, **stated))
+    write_json(directory / RESULT, results_to_dict(results, **stated))
     write_manifest(directory)
 
 
@@ -300,7 +272,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: boo
 
 
 def load(path: Path | str) -> Results:
-    """Read the results of a run directory, or of one that `save` wrote, with their scores.
+    """Read the results of a run directory, or of one that ``save`` of results wrote, with their scores.
 
     Args:
         path: The directory.

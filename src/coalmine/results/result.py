@@ -103,11 +103,20 @@ class Showable:
             overwrite: Whether to replace the results that an earlier `save` wrote there.
 
         Raises:
-            InputError: If the directory holds a run, or results and ``overwrite`` is False.
-        """
-        from coalmine.results.io import save
+            InputError: If the directory holds a run, or results and ``overwrite`` is False, if two results have the
+                same method, view and variant, or if a fact is unknown.
 
-        save(self._shown(), directory, facts=facts, overwrite=overwrite)
+        Example:
+            >>> import tempfile
+            >>> from coalmine import check_mechanism
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     check_mechanism(lambda total: total, dim=500, canaries=20).save(directory)
+            ...     sorted(path.name for path in Path(directory).iterdir())
+            ['manifest.json', 'provenance.json', 'result.json', 'scores-mechanism-release.npz']
+        """
+        from coalmine.results.io import write_results
+
+        write_results(self._shown(), Path(directory), facts, overwrite)
 
     def report(
         self, path: Path | str = "report.html", *, title: str = "", facts: Mapping[str, object] | None = None
@@ -313,7 +322,7 @@ class Result(Showable):
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
         claim, bound, guess = self.claim, self.quoted_bound, self.best_guess
-        claimed, best = "nothing", "none"
+        claimed, best = "nothing", f"none, {summary.no_guess(self)}" if self.estimates else "none"
         about = f", about canaries {self.participation}" * bool(self.participation)
         proven = "nothing: there are only estimates"
         if claim is not None:

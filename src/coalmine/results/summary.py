@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coalmine.claims.sampling import AtMost, Epochs
-from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict
+from coalmine.results.verdict import APPLICATION, Check, Finding, Verdict, exceeds
 from coalmine.stats.exact_tests import LEAST_P_VALUE
+from coalmine.stats.scores import FEW
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
@@ -25,6 +26,9 @@ FLAGGING = "an attacker can be {times} likelier to flag a member than a non-memb
 INSERTED = "inserted"
 
 
+# Fair coins give both sides of this many canaries, and as many held out, `FEW` scores each in 19 of 20 audits.
+_ENOUGH = 94
+
 # With these checks, a noise that none of them found fault with is as claimed.
 _OF_NOISE = {Check.PLACES, Check.FRESH, Check.INDEPENDENT}
 
@@ -37,9 +41,29 @@ def evidence_sentences(result: Result) -> str:
     evidence = bound_sentence(result.quoted_bound, result.ceiling, result.odds)
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
-    elif any(e.few_scores for e in result.estimates):
-        evidence += " There are too few scores for a best guess."
+    elif result.estimates:
+        evidence += f" Best guess: none, {no_guess(result)}."
     return " ".join(filter(None, [verdict_sentence(result), tested_with(result), evidence]))
+
+
+def no_guess(result: Result) -> str:
+    """Say why no estimate stands beside the bound, and what would do."""
+    few = [e for e in result.estimates if e.few_scores]
+    if few and result.scores is not None:
+        sides = [result.scores.members, result.scores.nonmembers]
+        least, name = min(
+            (len(side), name) for side, name in zip(sides, result.side_names, strict=True) if side is not None
+        )
+        needed = "more trials would do"
+        if result.side_names[0] == INSERTED:
+            # Of the canaries that were asked for, some may have other scores, such as those in single tensors.
+            canaries, scored = result.config.get("canaries"), sum(len(side) for side in sides if side is not None)
+            canaries = canaries if isinstance(canaries, int) else len(result.scores.members)
+            needed = f"about {10 * math.ceil(_ENOUGH * max(1.0, 2 * canaries / scored) / 10):,} canaries would do"
+        return f"since {least:,} scores ({name}) are fewer than {FEW}: {needed}"
+    if any(e.doubtful for e in result.estimates):
+        return "since the scores are not bell-shaped"
+    return "since no reliable estimate is above the lower bound"
 
 
 def tested_with(result: Result) -> str:
@@ -103,7 +127,10 @@ def verdict_sentence(result: Result) -> str:
         return "No claim was stated."
     claimed = f"the claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}"
     if result.refuted and not test.refuted:
-        return f"Refuted: {claimed} does not hold, although the scores of the canaries alone do not show it."
+        bound, shown = result.quoted_bound, "although the scores of the canaries alone do not show it"
+        if bound is not None and result.about_claim and exceeds(bound, claim):
+            shown = f"and the lower bound ε ≥ {number(bound.epsilon)} exceeds it"
+        return f"Refuted: {claimed} does not hold, {shown}."
     if result.verdict is Verdict.NO_CLAIM:
         if claim.has_noise:
             return (
@@ -169,9 +196,11 @@ def not_tested(results: Iterable[Result]) -> str:
     checked = [result for result in results if "checks" in result.recipe and result.unit != APPLICATION]
     if not checked or any({Check.CLIPPING, Check.SENSITIVITY} & set(result.checks) for result in checked):
         return ""
+    if all(result.training for result in checked):
+        return "Not tested: clipping, which coalmine's simulator does here, not your code."
     return (
-        "Not tested: clipping. Clip planted.each(norm=10 * clip_norm) like clients instead of adding planted.total, or "
-        "run coalmine.replay."
+        "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients instead of adding planted.total, "
+        "or run coalmine.replay."
     )
 
 
@@ -204,7 +233,7 @@ class Cause:
 
     def __str__(self) -> str:
         """The sentence with the fault."""
-        return f"{'Bug found' if self.finding.refutes else 'Warning'} ({self.finding.fault}): {self.sentence}"
+        return f"{'Bug found' if self.finding.refutes else 'Warning'} ({self.finding.label}): {self.sentence}"
 
     @property
     def sentence(self) -> str:

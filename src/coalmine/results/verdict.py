@@ -193,10 +193,11 @@ class Finding:
         p_value: Probability that a correct training or mechanism shows such evidence, or an upper limit on it, all
             checks of the result taken into account; 0 for what was seen to happen and needs no statistics.
         example: The smallest input that shows it, in words or code.
-        where: The tensor or rounds that it is about, if it is not about everything.
+        where: The tensor that it is about, if it is about one.
 
     Attributes:
         fault: What is wrong, in a few words: that of the check, or its name if it is not one of `Check`.
+        label: The fault and where it is, such as ``noise missing in conv1.weight``.
         about: What it is about. Findings of one training about the same thing usually have one cause.
         rank: Where it is listed.
 
@@ -217,6 +218,11 @@ class Finding:
     def fault(self) -> str:
         """What is wrong, in a few words."""
         return _CHECKS[self.check].fault if self.check in _CHECKS else self.check
+
+    @property
+    def label(self) -> str:
+        """The fault and where it is."""
+        return f"{self.fault} in {self.where}" if self.where else self.fault
 
     @property
     def about(self) -> str:

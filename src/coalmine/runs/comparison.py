@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -23,13 +23,10 @@ from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped
 
-COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
 # What can be compared.
 Comparable = SavedRun | Path | str | Result | Sequence[Result]
-
-GROUP_COLUMNS = ["method", "view", "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
 
 _CONFIDENCE = 0.95
 _SPREAD = ("claimed_epsilon", "lower_bound", "best_guess")
@@ -81,36 +78,80 @@ class Shift:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One result of one run, and how it differs from the first run that has it."""
+    """What one run, or one group of runs, shows of one method and view.
 
-    result: Result
+    Args:
+        run: Name of the run or group.
+        results: The result of each run.
+        difference: How it differs from the first run, or from the first group: mean best guess minus that of the first
+            group, with its 95% confidence interval; where a run has no best guess, the same of how far the scores are
+            separated.
+    """
+
     run: str
-    difference: str
+    results: Sequence[Result]
+    difference: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row, ready for JSON."""
-        about = {"method": self.result.method, "view": self.result.label, "run": self.run}
-        numbers = {name: in_json(value) for name, value in self.result.numbers.items()}
-        return {**about, **numbers, "verdict": self.result.verdict.value, "difference": self.difference}
+    @property
+    def result(self) -> Result:
+        """The result of the first run."""
+        return self.results[0]
+
+    @property
+    def refuted(self) -> int:
+        """In how many runs the claim is refuted."""
+        return sum(result.refuted for result in self.results)
+
+    def values(self, number: str) -> Floats:
+        """Return a number of each run, such as ``"best_guess"``; infinite and missing ones are left out."""
+        values = [result.numbers[number] for result in self.results]
+        return np.array([value for value in values if value is not None and math.isfinite(value)])
+
+    def separations(self) -> Floats:
+        """Return how many standard deviations apart the scores of inserted and held-out canaries are in each run."""
+        shifts = [_shift(result) for result in self.results]
+        return np.array([shift.value for shift in shifts if shift is not None])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return a row for each run, ready for JSON."""
+        rows = []
+        for result in self.results:
+            numbers = {name: in_json(value) for name, value in result.numbers.items()}
+            about = {"method": result.method, "view": result.label, "run": self.run}
+            rows.append({**about, **numbers, "verdict": result.verdict.value, "difference": self.difference})
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several runs side by side. ``print`` shows it as a table.
+    """Runs, or groups of runs, side by side. ``print`` shows it as a table.
 
     Args:
-        runs: Names of the runs.
-        settings: A row for each setting that differs: its name, and its value in each run.
-        rows: A row for each result.
+        runs: Names of the runs or groups.
+        settings: A row for each setting that differs between runs: its name, and its value in each run.
+        rows: A row for each run or group, method and view.
+        by: What the names of groups are values of, such as a setting.
     """
 
-    runs: list[str]
-    settings: list[list[str]]
-    rows: list[Row]
+    runs: Sequence[str]
+    settings: Sequence[Sequence[str]]
+    rows: Sequence[Row]
+    by: str = ""
+
+    @property
+    def _grouped(self) -> bool:
+        return any(len(row.results) > 1 for row in self.rows)
 
     @property
     def sentence(self) -> str:
-        """How many results differ, and how many would by chance."""
+        """What the differences mean, and how many there would be by chance."""
+        if self._grouped:
+            return (
+                "Means ± standard deviations over the runs of each group. The last column is the difference from the "
+                "first group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best "
+                "guess, that of how many standard deviations inserted canaries score above held-out ones. Estimates "
+                "are compared, not bounds."
+            )
         judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
         if not judged:
             return "Nothing could be compared: the runs share no method and view with saved scores."
@@ -127,19 +168,37 @@ class Comparison:
         tables = []
         if self.settings:
             tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
-        cells = [[r.result.method, r.result.label, r.run, *evidence_cells(r.result), r.difference] for r in self.rows]
-        return [*tables, Table(f"compared with {self.runs[0]}", COLUMNS, cells)]
+        columns = [self.by or "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
+        columns = columns if self._grouped else ["run", *EVIDENCE]
+        rows = []
+        for row in self.rows:
+            cells = evidence_cells(row.result)
+            if self._grouped:
+                spreads = [_mean_and_spread(row.values(name)) for name in _SPREAD]
+                cells = [str(len(row.results)), *spreads, f"{row.refuted} of {len(row.results)}"]
+            rows.append([row.result.method, row.result.label, row.run, *cells, row.difference])
+        columns = ["method", "view", *columns, f"against {self.runs[0]}"]
+        return [*tables, Table(f"compared with {self.runs[0]}", columns, rows)]
 
     def plot(self) -> Any:
-        """Return an altair chart: claim, lower bound and best guess of every run, grouped by method and view."""
+        """Return an altair chart: claim, lower bound and best guess of every run, by method and view.
+
+        Groups are along the horizontal axis, as `coalmine.report.charts.by_setting` draws them.
+        """
         from coalmine.report import charts
 
-        groups: dict[str, list[Result]] = {}
+        panels: dict[str, list[Row]] = {}
         for row in self.rows:
-            title = f"{row.result.method}, {row.result.label} ({row.result.unit.name})"
-            groups.setdefault(title, []).append(replace(row.result, adversary=row.run))
-        spec = charts.evidence([Group(title=title, results=results) for title, results in groups.items()])
-        return charts.as_altair({"ε of runs, by method and view": spec})
+            panels.setdefault(f"{row.result.method}, {row.result.label} ({row.result.unit.name})", []).append(row)
+        if not self._grouped:
+            groups = []
+            for title, rows in panels.items():
+                groups.append(Group(title=title, results=[replace(row.result, adversary=row.run) for row in rows]))
+            return charts.as_altair({"ε of runs, by method and view": charts.evidence(groups)})
+        drawn = {}
+        for title, rows in panels.items():
+            drawn[title] = [(as_number(row.run), "", result) for row in rows for result in row.results]
+        return charts.as_altair(charts.by_setting(drawn, x=self.by or "group"))
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with one row per result of a run.
@@ -147,166 +206,22 @@ class Comparison:
         Raises:
             InputError: If pandas is not installed.
         """
-        return as_frame([row.to_dict() for row in self.rows])
+        return as_frame(self.to_dict()["rows"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison, ready for JSON."""
         settings = [{"setting": name, **dict(zip(self.runs, values, strict=True))} for name, *values in self.settings]
-        rows = [row.to_dict() for row in self.rows]
-        return {"runs": self.runs, "sentence": self.sentence, "settings": settings, "rows": rows}
+        rows = [entry for row in self.rows for entry in row.to_dicts()]
+        return {"runs": list(self.runs), "sentence": self.sentence, "settings": settings, "rows": rows}
 
     def to_html(self) -> str:
         """Return the tables as a page that opens offline."""
-        return _page(f"{len(self.runs)} runs side by side", self.sentence, self.tables, marked=[DIFFERS])
+        what = "groups of runs" if self._grouped else "runs"
+        return _page(f"{len(self.runs)} {what} side by side", self.sentence, self.tables, marked=[DIFFERS])
 
     def __str__(self) -> str:
         """The results as a table, and what they say together."""
         return f"{self.tables[-1].to_text()}\n{self.sentence}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupRow:
-    """One method and view in one group of runs, such as the seeds of a setting.
-
-    Args:
-        method: Name of the method.
-        view: Its view, with the variant.
-        group: Name of the group.
-        results: The result of each run.
-        difference: Mean best guess minus that of the first group, with its 95% confidence interval; where a run has no
-            best guess, the same of how far the scores are separated.
-    """
-
-    method: str
-    view: str
-    group: str
-    results: Sequence[Result]
-    difference: str
-
-    def values(self, number: str) -> Floats:
-        """Return a number of each run, such as ``"best_guess"``; infinite and missing ones are left out."""
-        values = [result.numbers[number] for result in self.results]
-        return np.array([value for value in values if value is not None and math.isfinite(value)])
-
-    def separations(self) -> Floats:
-        """Return how many standard deviations apart the scores of inserted and held-out canaries are in each run."""
-        shifts = [_shift(result) for result in self.results]
-        return np.array([shift.value for shift in shifts if shift is not None])
-
-    @property
-    def refuted(self) -> int:
-        """In how many runs the claim is refuted."""
-        return sum(result.refuted for result in self.results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row, ready for JSON."""
-        about = {"method": self.method, "view": self.view, "group": self.group, "runs": len(self.results)}
-        values = {name: self.values(name).tolist() for name in _SPREAD}
-        return {**about, **values, "refuted": self.refuted, "difference": self.difference}
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupedComparison:
-    """Groups of runs side by side, with the spread of each over its runs. ``print`` shows it as a table.
-
-    Args:
-        groups: Names of the groups.
-        rows: A row for each group of each method and view.
-        by: What the names are values of, such as a setting.
-    """
-
-    groups: Sequence[str]
-    rows: Sequence[GroupRow]
-    by: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """What the columns are."""
-        return (
-            "Means ± standard deviations over the runs of each group. The last column is the difference from the first "
-            "group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best guess, that "
-            "of how many standard deviations inserted canaries score above held-out ones. Estimates are compared, not "
-            "bounds."
-        )
-
-    @property
-    def tables(self) -> list[Table]:
-        """The groups as a table."""
-        rows = []
-        for row in self.rows:
-            numbers = [_mean_and_spread(row.values(name)) for name in _SPREAD]
-            refuted = f"{row.refuted} of {len(row.results)}"
-            about = [row.method, row.view, row.group, str(len(row.results))]
-            rows.append([*about, *numbers, refuted, row.difference])
-        return [Table("groups of runs", [*GROUP_COLUMNS, f"against {self.groups[0]}"], rows)]
-
-    def plot(self) -> Any:
-        """Return an altair chart: bound and best guess of every run by group, and the 95% interval of the mean."""
-        from coalmine.report import charts
-
-        panels: dict[str, list[dict[str, Any]]] = {}
-        claims: dict[str, list[dict[str, Any]]] = {}
-        for row in self.rows:
-            title, place = f"{row.method}, {row.view}", {"x": as_number(row.group)}
-            guesses, blank = row.values("best_guess"), dict.fromkeys(("bound", "estimate"))
-            points = panels.setdefault(title, [])
-            for result in row.results:
-                bound, guess = (in_chart(result.numbers[name]) for name in ("lower_bound", "best_guess"))
-                points.append({**place, "bound": bound, "estimate": guess, "refuted": result.refuted})
-            if guesses.size > 1:
-                middle, half = float(guesses.mean()), _half_width(guesses)
-                points.append({**place, **blank, "low": middle - half, "high": middle + half})
-            line = claims.setdefault(title, [])
-            line += [{**place, "claim": claim} for claim in row.values("claimed_epsilon")[:1].tolist()]
-        specs = {}
-        for title, points in panels.items():
-            specs[title] = charts.points(points, x=self.by, y="ε", claims=claims[title], height=240)
-        return charts.as_altair(specs)
-
-    def to_dataframe(self) -> Any:
-        """Return a pandas DataFrame with one row per run and method.
-
-        Raises:
-            InputError: If pandas is not installed.
-        """
-        rows = []
-        for row in self.rows:
-            about = {"method": row.method, "view": row.view, "group": row.group}
-            rows += [{**about, **result.numbers, "verdict": result.verdict.value} for result in row.results]
-        return as_frame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison, ready for JSON."""
-        return {"groups": list(self.groups), "sentence": self.sentence, "rows": [row.to_dict() for row in self.rows]}
-
-    def to_html(self) -> str:
-        """Return the table as a page that opens offline."""
-        return _page(f"{len(self.groups)} groups of runs", self.sentence, self.tables)
-
-    def __str__(self) -> str:
-        """The table, and what its columns are."""
-        return f"{self.tables[0].to_text()}\n{self.sentence}"
-
-
-def _compare_groups(saved: Sequence[SavedRun], groups: Sequence[str], by: str) -> GroupedComparison:
-    """Compare groups of runs with the first of them."""
-    if len(saved) != len(groups) or len(set(groups)) < 2:
-        raise InputError(f"{len(saved)} runs take as many names of two or more groups, got {list(groups)}")
-    matched: dict[tuple[str, str], dict[str, list[Result]]] = {}
-    for name, run in zip(groups, saved, strict=True):
-        for result in run.results:
-            matched.setdefault((result.method, result.label), {}).setdefault(name, []).append(result)
-    rows = []
-    for (method, view), by_group in matched.items():
-        first: GroupRow | None = None
-        for name, results in by_group.items():
-            row = GroupRow(method=method, view=view, group=name, results=results, difference="")
-            if first is None:
-                first = row
-            else:
-                row = replace(row, difference=_welch(first, row))
-            rows.append(row)
-    return GroupedComparison(groups=list(dict.fromkeys(groups)), rows=rows, by=by)
 
 
 def groups_by_setting(runs: Sequence[Path | str], names: Sequence[str]) -> list[str]:
@@ -326,14 +241,16 @@ def groups_by_setting(runs: Sequence[Path | str], names: Sequence[str]) -> list[
     return groups
 
 
-def _welch(first: GroupRow, second: GroupRow) -> str:
+def _welch(first: Row, second: Row) -> str:
     """Return the difference of two groups' means with its confidence interval, or why there is none."""
     one, other, measure = first.values("best_guess"), second.values("best_guess"), ""
     if one.size < len(first.results) or other.size < len(second.results):
         # A few canaries give no best guess. How far their scores are separated is known all the same.
         one, other, measure = first.separations(), second.separations(), " (separation of scores)"
-    if min(one.size, other.size) < 2:
+    if min(len(first.results), len(second.results)) < 2:
         return "not compared: fewer than two runs"
+    if min(one.size, other.size) < 2:
+        return "not compared: no best guess, no scores"
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():
@@ -343,12 +260,6 @@ def _welch(first: GroupRow, second: GroupRow) -> str:
     return f"{other.mean() - one.mean():+.3g} ± {half:.2g}{measure}"
 
 
-def _half_width(values: Floats) -> float:
-    """Return half the width of the 95% confidence interval of a mean."""
-    quantile = float(special.stdtrit(values.size - 1, (1 + _CONFIDENCE) / 2))
-    return quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
-
-
 def _mean_and_spread(values: Floats) -> str:
     """Format the mean of some runs and their standard deviation."""
     if not values.size:
@@ -356,11 +267,6 @@ def _mean_and_spread(values: Floats) -> str:
     # Equal claims differ by rounding only.
     spread = f" ± {values.std(ddof=1):.2g}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
     return f"{values.mean():.3f}{spread}"
-
-
-def in_chart(value: float | None) -> float | None:
-    """Return a number for a chart, in which infinity has no place."""
-    return None if value == math.inf else value
 
 
 def as_number(text: str) -> int | float | str:
@@ -374,15 +280,9 @@ def as_number(text: str) -> int | float | str:
     return text
 
 
-@overload
-def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison: ...
-@overload
-def compare(
-    runs: Sequence[Comparable] | Mapping[str, Comparable], *, groups: Sequence[str], by: str = ""
-) -> GroupedComparison: ...
 def compare(
     runs: Sequence[Comparable] | Mapping[str, Comparable], *, groups: Sequence[str] | None = None, by: str = ""
-) -> Comparison | GroupedComparison:
+) -> Comparison:
     """Compare runs with the first of them, or groups of runs (the seeds of two mechanisms, say) with the first group.
 
     Args:
@@ -406,7 +306,7 @@ def compare(
         ['', 'differs beyond noise (95%)']
         >>> runs = [noisy(noise, seed) for noise in (1.0, 10.0) for seed in (0, 1)]
         >>> compared = compare(runs, groups=["σ = 1", "σ = 1", "σ = 10", "σ = 10"])
-        >>> [(row.group, len(row.results)) for row in compared.rows]
+        >>> [(row.run, len(row.results)) for row in compared.rows]
         [('σ = 1', 2), ('σ = 10', 2)]
     """
     if len(runs) < 2:
@@ -415,21 +315,23 @@ def compare(
     saved = [_saved(run, number) for number, run in enumerate(several, 1)]
     names = list(map(str, runs)) if isinstance(runs, Mapping) else _names(saved)
     if groups is not None:
-        return _compare_groups(saved, groups, by)
-    # Results are matched by method and label; of several with the same, by their order.
-    matched: dict[tuple[str, str, int], list[tuple[str, Result]]] = {}
+        names = list(groups)
+        if len(saved) != len(names) or len(set(names)) < 2:
+            raise InputError(f"{len(saved)} runs take as many names of two or more groups, got {names}")
+    # Results are matched by method and label; of several with the same in one run, by their order.
+    matched: dict[tuple[str, str, int], dict[str, list[Result]]] = {}
     for name, run in zip(names, saved, strict=True):
         seen: list[tuple[str, str]] = []
         for result in run.results:
             key = (result.method, result.label)
-            matched.setdefault((*key, seen.count(key)), []).append((name, result))
+            matched.setdefault((*key, seen.count(key)), {}).setdefault(name, []).append(result)
             seen.append(key)
     rows = []
-    for same in matched.values():
-        first = same[0][1]
-        for name, result in same:
-            rows.append(Row(result=result, run=name, difference="" if result is first else _difference(first, result)))
-    return Comparison(runs=names, settings=_settings(saved), rows=rows)
+    for by_name in matched.values():
+        first, *others = (Row(run=name, results=results) for name, results in by_name.items())
+        rows += [first, *(replace(other, difference=_difference(first, other)) for other in others)]
+    settings = _settings(saved) if groups is None else []
+    return Comparison(runs=list(dict.fromkeys(names)), settings=settings, rows=rows, by=by)
 
 
 def write_index(root: Path) -> Path:
@@ -441,7 +343,7 @@ def write_index(root: Path) -> Path:
         title, state, unit, evidence = path.name, "done", "", [""] * len(EVIDENCE)
         try:
             if (path / RESULT).is_file():
-                run = read_run_directory(path)
+                run = read_run_directory(path, as_stored=True)
                 group = grouped(run.results)[0]
                 title, unit = run.title, group.title
                 evidence = evidence_cells(group.strongest or group.results[0])
@@ -494,12 +396,14 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return names
 
 
-def _difference(first: Result, second: Result) -> str:
-    """Say whether two results differ by more than noise."""
-    deltas = [None if result.bound is None else result.bound.delta for result in (first, second)]
+def _difference(first: Row, second: Row) -> str:
+    """Say whether two runs differ by more than noise, or by how much two groups of runs differ."""
+    if len(first.results) > 1 or len(second.results) > 1:
+        return _welch(first, second)
+    deltas = [None if row.result.bound is None else row.result.bound.delta for row in (first, second)]
     if deltas[0] != deltas[1]:
         return "not compared: different δ"
-    one, other = _shift(first), _shift(second)
+    one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
         return "not compared: no scores, too few, or constant"
     return DIFFERS if one.differs(other) else WITHIN

@@ -105,6 +105,14 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
     return replace(finished, directory=directory.path if out else None)
 
 
+def check(settings: RunSettings) -> None:
+    """Build all that the settings describe and train nothing: a name of data, a model or a bug may be wrong."""
+    with TemporaryDirectory(prefix="coalmine-") as scratch:
+        for group in _Run(settings, RunDirectory(Path(scratch)), None).groups():
+            if group.settings is not None:
+                group.ready()
+
+
 @dataclass
 class _Run:
     """A run in progress."""
@@ -115,7 +123,7 @@ class _Run:
 
     def finished(self) -> Finished:
         """Run to the end and write the results; parts that an earlier process finished are read."""
-        groups = self._groups()
+        groups = self.groups()
         # What an earlier process finished: by the names of methods, and by the tables of training runs.
         parts = self.directory.path / "parts"
         earlier = {path.stem: read_json(path) for path in parts.glob("*.json")}
@@ -123,11 +131,9 @@ class _Run:
         training_runs: dict[str, Any] = {}
         with single_thread():  # sums in another order would change the last bits
             waiting = [group for group in groups if group.settings and not finished.keys() >= group.methods.keys()]
-            # The models of later groups are built first, so that a wrong setting is not found after hours.
+            # Later groups are built first, so that a wrong setting is not found after hours.
             for group in waiting[1:]:
-                splits = group.splits()
-                with _naming(group.table):
-                    self.settings.trainings[group.table].module(splits)
+                group.ready()
             for group in groups:
                 trained, metrics = None, {}
                 if group.settings is not None:
@@ -158,7 +164,7 @@ class _Run:
                     finished[name] = replace(outcome, method=name, results=results)
         return self._written([finished[name] for name in self.settings.methods], training_runs)
 
-    def _groups(self) -> list[_Group]:
+    def groups(self) -> list[_Group]:
         """Return the methods by the training they share.
 
         This prepares all methods, which read their files: a wrong path is reported before anything is trained.
@@ -198,11 +204,7 @@ class _Run:
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
-        splits = group.splits()
-        for name, method in group.methods.items():
-            with _naming(name):
-                splits = method.insert(splits)  # each method sees the canaries of those before it
-        training = group.build(splits, audits=True)
+        training = group.ready()
         checkpoints = "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}"
         metrics = self._train(training, group.table, checkpoints)
         if self.settings.run.baseline:
@@ -280,6 +282,14 @@ class _Group:
         assert self.settings is not None
         with _naming(self.table):
             return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods.values()))
+
+    def ready(self) -> Rounds:
+        """Return the training with all canaries."""
+        splits = self.splits()
+        for name, method in self.methods.items():
+            with _naming(name):
+                splits = method.insert(splits)  # each method sees the canaries of those before it
+        return self.build(splits, audits=True)
 
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""

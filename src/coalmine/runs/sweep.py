@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
-from coalmine.runs.comparison import as_number, in_chart, write_index
-from coalmine.runs.running import RUNS, run, stopping_on_sigterm
+from coalmine.runs.comparison import as_number, write_index
+from coalmine.runs.running import RUNS, check, run, stopping_on_sigterm
 from coalmine.runs.settings import RunSettings, run_from_text
 
 SUMMARY = "sweep.json"
@@ -99,35 +100,18 @@ class Sweep:
     def plot(self) -> Any:
         """Return an altair chart: ε against the first swept setting, with the claim's curve.
 
-        Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
-        settings have a panel each.
+        Methods, views, and values of further settings have a panel each (`coalmine.report.charts.by_setting`).
         """
         from coalmine.report import charts
 
         first = next(iter(self.axes))
         name = first.rpartition(".")[2].replace("_", " ")
-        panels: dict[str, list[dict[str, Any]]] = {}
+        panels: dict[str, list[tuple[Any, str, Result]]] = {}
         for row in self.rows:
             others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
-            drawn: dict[str, Any] = {"x": as_number(row.point[first]), "about": row.directory.name}
-            drawn["refuted"] = row.result.refuted
-            numbers = row.result.numbers.values()
-            for key, value in zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True):
-                drawn[key] = in_chart(value)
             title = ", ".join([row.result.method, row.result.label, *others])
-            panels.setdefault(title, []).append(drawn)
-        if not panels:
-            raise InputError("there is nothing to plot: the runs have no results")
-        specs = {}
-        for title, rows in panels.items():
-            # At each value the largest claim of its runs, which usually are the same.
-            largest: dict[Any, float] = {}
-            for point in rows:
-                if point["claim"] is not None:
-                    largest[point["x"]] = max(point["claim"], largest.get(point["x"], 0.0))
-            line = [{"x": x, "claim": claim} for x, claim in largest.items()]
-            specs[f"ε against {name}: {title}"] = charts.points(rows, x=name, y="ε", claims=line, height=240)
-        return charts.as_altair(specs)
+            panels.setdefault(title, []).append((as_number(row.point[first]), row.directory.name, row.result))
+        return charts.as_altair(charts.by_setting(panels, x=name))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep, ready for JSON."""
@@ -175,9 +159,13 @@ def sweep(
     """
     path = Path(file)
     directory = RUNS / f"{path.stem}-sweep" if out is None else Path(out)
-    values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
-    # All settings are read before the first run, so that a wrong value is not found after hours.
+    values = {name: [_text(value) for value in several] for name, several in (settings or {}).items()}
+    # Everything is read and built before the first run, so that a wrong value is not found after hours.
     cells = _cells(path, values, check_count("seeds", seeds), directory)
+    for cell in cells[::seeds]:  # of several seeds the first
+        if not cell.directory.exists():
+            with _naming(cell):
+                check(cell.settings)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
     with stopping_on_sigterm():
         for _ in track(runs, "runs", total=len(cells)):
@@ -226,7 +214,7 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
     """Return all runs, their settings read and checked."""
     axes = {name: several for name, several in values.items() if len(several) != 1}
     for name, several in values.items():
-        if not several or "" in several or len(set(several)) < len(several):
+        if not several or "" in several or len(set(map(as_number, several))) < len(several):
             raise InputError(f"the setting {name} needs different values, such as {name}=1,2,4; got {list(several)}")
     if seeds == 1 and not axes:
         raise InputError(
@@ -261,9 +249,21 @@ def _run(cell: _Cell) -> None:
     """Run to the end, and draw the report."""
     from coalmine.report.page import write_report
 
-    try:
+    with _naming(cell):
         run(cell.settings, out=cell.directory)
         if not (cell.directory / REPORT).is_file():  # drawing takes longer than reading a finished run
             write_report(cell.directory)
+
+
+def _text(value: Any) -> str:
+    """Return a value as the command line takes it: the items of a list are separated by commas."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+@contextmanager
+def _naming(cell: _Cell) -> Iterator[None]:
+    """Name the run in errors that its values lead to."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{cell.directory.name}: {error}") from error

@@ -101,10 +101,9 @@ class Training(Rounds):
             expected = self.expected_clients(0)
             noise_multiplier = self.mechanism.update_noise(expected)
             layers = dict(zip(self._model.names, self._model.shapes, strict=True))
-            claimed = self.sampling.accounted(len(data), rounds) if self.private else None
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
-                audit.describe(layers=layers, sampling=claimed, even_noise=True)
+                audit.describe(layers=layers, even_noise=True)
         # The kernel is tried on a few clients, whose last bits must not depend on the number of threads.
         with single_thread():
             kernel = choose_kernel(self._model.module, data, self.client)

@@ -21,6 +21,7 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
+from coalmine.seeds import default_rng
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.one_run import guess_families, guess_power, most_powerful_guesses
 from coalmine.stats.rank_tests import Design, member_ranks, random_choice
@@ -142,7 +143,7 @@ class ClaimTests:
             return float(np.mean(detection.rejected(truth, _ALL)))
         test = self.rank_sum
         if factor != 1:
-            test = RankSum(members, nonmembers, np.random.default_rng(0), draws=999)
+            test = RankSum(members, nonmembers, default_rng(0), draws=999)
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
@@ -239,7 +240,7 @@ class KnownNullDetection:
         ranks = np.union1d(even, self._top)
         self._claim, self._members = claim, members
         self._even_columns, self._top_columns = np.searchsorted(ranks, even), np.searchsorted(ranks, self._top)
-        self._uniform = uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS)
+        self._uniform = uniform_order_statistics(members, ranks, default_rng(1), _POWER_DRAWS)
         self._quantiles = special.ndtri(self._uniform)
         # The largest mean that rejects.
         self._critical, high = 0.0, 0.5

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.seeds import default_rng
 from coalmine.stats.rank_tests import tail_guesses
 from coalmine.stats.simultaneous_bound import JointBoundary, joint_boundary
 from coalmine.stats.tradeoff import ApproximateDP, Curve
@@ -439,7 +440,7 @@ def best_seed(noise: Floats, places: Ints | None = None) -> SeedGuess | None:
 def _tables(with_torch: bool) -> dict[str, Array]:
     """Return the first normal numbers of each generator, (seeds, numbers)."""
     tables = {
-        "numpy.random.default_rng": [np.random.default_rng(seed).standard_normal(NUMBERS) for seed in _SEEDS],
+        "numpy.random.default_rng": [default_rng(seed).standard_normal(NUMBERS) for seed in _SEEDS],
         "numpy.random.RandomState": [np.random.RandomState(seed).standard_normal(NUMBERS) for seed in _SEEDS],
     }
     if with_torch:

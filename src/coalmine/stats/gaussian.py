@@ -16,6 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_delta, check_nonnegative
+from coalmine.seeds import default_rng
 from coalmine.stats.scores import Estimate, Scores, largest
 
 _STEPS = 200  # of a bisection, at most
@@ -267,7 +268,7 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
     # observed mean m and standard deviation s of n normal scores, σ* = s √((n − 1) / χ²) and μ* = m + σ* z / √n. A
     # parametric bootstrap would draw s* = s √(χ² / (n − 1)) instead, which repeats the bias of s: its lower end exceeds
     # the true ε in up to 9% of audits instead of 2.5%.
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     means0, stds0 = np.array(mu0), np.array(std0)  # exact for a known null
     if scores.nonmembers is not None:
         n = scores.nonmembers.size

@@ -17,6 +17,7 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
+from coalmine.seeds import default_rng
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.scores import Scores, binomial_cdf
 from coalmine.stats.tradeoff import NODES, WEIGHTS, ApproximateDP, BetaPair, Curve, quantiles
@@ -316,4 +317,4 @@ def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.rand
     digest.update(np.searchsorted(nonmembers, members, side="left").astype("<i8").tobytes())
     digest.update(np.searchsorted(nonmembers, members, side="right").astype("<i8").tobytes())
     digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
-    return np.random.default_rng([seed, int.from_bytes(digest.digest(), "little")])
+    return default_rng([seed, int.from_bytes(digest.digest(), "little")])

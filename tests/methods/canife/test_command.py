@@ -12,10 +12,10 @@ def sets(*texts):
     return [part for text in texts for part in ("--set", text)]
 
 
-def test_the_terminal_shows_rounds_ceilings_composition_and_a_summary(run, tmp_path):
+def test_the_terminal_shows_estimates_of_rounds_and_of_the_training(run, tmp_path):
     code, out, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
     assert code == 0
-    for part in ("0–1", "2–3", "ceiling", "lower bound", "best-threshold", "as in the paper", "frozen, composed"):
+    for part in ("lower bound", "best-threshold", "one-run", "frozen, composed"):
         assert part in out
     first = json.loads((tmp_path / "result.json").read_text())
     code, _, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
@@ -26,12 +26,11 @@ def test_the_terminal_shows_rounds_ceilings_composition_and_a_summary(run, tmp_p
     assert code == 0
 
 
-def test_several_adversaries_are_printed_as_json(run):
-    settings = sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise_multiplier=0")
+def test_a_running_audit_is_printed_as_json(run):
+    settings = sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3", "noise_multiplier=0")
     code, out, err = run("audit", "canife", *settings, "--json")
     assert (code, err) == (0, "")
-    views = [r["view"] for r in json.loads(out)["results"]]
-    assert {"running, pool 3, 5 iterations", "running, pool 8, 5 iterations"} <= set(views)
+    assert json.loads(out)["results"][0]["view"] == "running"
 
 
 def test_settings_are_listed_with_defaults(run):

@@ -16,7 +16,6 @@ from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
-from coalmine.methods.canife.method import CanifeMethod
 from coalmine.report.page import method_section
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation import Mechanism, Training
@@ -77,16 +76,6 @@ def test_the_section_shows_rounds_composition_and_samples_of_saved_results(image
     for period in plain.details["rounds"]:
         assert next(e["epsilon"] for e in period["estimates"] if e["valid"]) in drawn
     assert {row["claim"] for row in spec["layer"][0]["data"]["values"]} == {plain.claim.epsilon}
-
-
-def test_the_tables_show_rounds_scores_and_composition(images):
-    result = read_back(images)
-    estimates, composed = CanifeMethod.tables(MethodResults(method="canife", results=[result]))
-    assert [row[0] for row in estimates.rows] == ["0–1", "2–3"]
-    bound = next(e for e in result.details["rounds"][0]["estimates"] if e["valid"])
-    assert estimates.rows[0][1] == f"{bound['epsilon']:.2f} of {result.details['rounds'][0]['ceiling']:.2f}"
-    assert sum(map(int, estimates.rows[0][5].split(" + "))) == 24
-    assert [row[0] for row in composed.rows] == ["best-threshold", "gaussian-shift", "gdp", "ceiling"]
 
 
 def test_canaries_are_pictures_with_their_pixels(images):

@@ -39,18 +39,17 @@ def test_a_run_has_a_result_for_one_round_and_one_for_all_rounds_composed():
     assert one_round.unit.name == "one user, one round"
 
 
-def test_several_adversaries_share_a_running_training():
-    results = results_of("mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise_multiplier=0")
-    rounds = [result for result in results if result.unit is ROUND]
-    assert [r.view for r in rounds] == ["running, pool 3, 5 iterations", "running, pool 8, 5 iterations"]
-    for result in rounds:
-        assert result.claim is None
-        assert result.details["training_claim"] is None
-        (period,) = result.details["rounds"]
-        assert period["with_scores"] + period["without_scores"] == 12
-        assert result.estimates[0].method == "one-run"
-        assert result.ceiling >= result.estimates[0].epsilon
-        assert any("could exceed 0" in warning for warning in result.warnings) == (result.ceiling == 0)
+def test_a_running_training_gives_one_score_per_round_and_canary():
+    results = results_of("mode=running", "trials=4", "canaries=3", "pool_clients=3", "noise_multiplier=0")
+    (result,) = (result for result in results if result.unit is ROUND)
+    assert result.view == "running"
+    assert result.claim is None
+    assert result.details["training_claim"] is None
+    (period,) = result.details["rounds"]
+    assert period["with_scores"] + period["without_scores"] == 12
+    assert result.estimates[0].method == "one-run"
+    assert result.ceiling >= result.estimates[0].epsilon
+    assert any("could exceed 0" in warning for warning in result.warnings) == (result.ceiling == 0)
 
 
 @pytest.mark.parametrize(

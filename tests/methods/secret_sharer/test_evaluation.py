@@ -97,9 +97,7 @@ def test_branch_and_bound_gives_the_ranks_of_scoring_everything(name):
     assert set(sampled.among) == {3000}
 
 
-@pytest.mark.parametrize("common", [1, 4])
-def test_ranks_are_the_same_where_lower_bounds_are_loose(monkeypatch, common):
-    monkeypatch.setattr("coalmine.simulation.models.text._COMMON", common)
+def test_ranks_are_the_same_for_long_phrases_of_a_sharp_model():
     scorer = toy_scorer(sharp=2.0)
     references = toy_phrases(2000, 5, seed=3)
     sampled = sampled_ranks(scorer, toy_phrases(length=6), references, limit=None)

@@ -71,7 +71,6 @@ def test_results_name_their_unit_and_come_with_the_memorization(saved):
     assert views == {
         "exposure:user": USER,
         "exposure:phrase": PHRASE,
-        "users": USER,
         "loss:user": USER,
         "loss:phrase": PHRASE,
     }
@@ -89,7 +88,7 @@ def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
     assert first.title.startswith(f"{inserted:.0f} inserted phrases")
     assert "3,000 random ones" in first.title
     assert len(first.rows) == 4
-    assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase", "users"]
+    assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase"]
 
 
 def test_the_settings_have_the_defaults_of_the_python_interface():
@@ -186,7 +185,6 @@ def test_wrong_settings_are_errors(setting, fact):
 )
 def test_every_regime_has_its_views(more):
     results = {result.view: result for result in run_method(*SMALL, *more).results}
-    assert ("users" in results) == ("users=shuffled" not in more)
     assert ("calibrated:user" in results) == ("reference_share=0.3" in more)
     assert (results["exposure:user"].claim is not None) == ("noise_multiplier=1.0" in more)
     assert results["exposure:phrase"].claim is None

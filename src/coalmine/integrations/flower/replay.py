@@ -29,7 +29,6 @@ from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.nodes import LocalGrid, through_mods
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.results.verdict import Check
-from coalmine.vectors import flat
 
 _EXAMPLES = "num-examples"
 _ADD_NOISE = "_add_noise_to_aggregated_arrays"  # the method in which Flower's DP wrappers add their noise
@@ -38,7 +37,9 @@ _ROUNDING = 1e-6  # relative, of what follows the wrapper: such as in sums on a 
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
-_ALWAYS = (Check.PLACES, Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
+_ALWAYS = (
+    Check.PLACES, Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.SENSITIVITY, Check.OTHERS, Check.MEMORY,
+)  # fmt: skip
 
 # Mods that clients of these wrappers clip with.
 _CLIPPING_MODS = {
@@ -187,11 +188,9 @@ class StrategyRelease:
             asked = [self._asked] * len(clients)
             if self._asked is None:
                 asked = list(strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
-            # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
-            sent = [each if isinstance(each, Client) else Client(each) for each in [*clients[-1:], *clients[:-1]]]
-            # Longer updates arrive earlier, so that its reply is tried as the first and as the last one.
-            pairs = sorted(zip(asked, sent, strict=False), key=lambda pair: -np.linalg.norm(flat(pair[1].update)))
-            replies = [self._reply(message, client) for message, client in pairs]
+            # The client in question is mostly the last one: it must be among those that a strategy asks.
+            sent = [each if isinstance(each, Client) else Client(each) for each in clients[-len(asked) :]]
+            replies = [self._reply(message, client) for message, client in zip(asked, sent, strict=False)]
             before = getattr(wrapper, "clipping_norm", None)
             arrays, _ = strategy.aggregate_train(self._number, replies)
         private = self._output.taken()

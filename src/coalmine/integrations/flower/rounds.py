@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
-from coalmine.claims.sampling import EveryRound, Observed
+from coalmine.claims.sampling import Observed
 from coalmine.errors import InputError
 from coalmine.integrations import finite_part
 from coalmine.integrations.flower.arrays import Layout
@@ -147,8 +147,6 @@ class AuditedRounds:
                 raise InputError(f"the audit was made for {dim} parameters, but the model has {layout.dim}")
             audit.describe(
                 layers=layout.shapes,
-                # A claim about canaries that follow a schedule of their own says nothing about how clients are drawn.
-                sampling=None if _drawn_by_training(audit) else EveryRound(),
                 noise_multiplier=noise_multiplier,
                 stratify=stratify,
                 even_noise=noise_multiplier is not None,

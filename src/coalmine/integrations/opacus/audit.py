@@ -208,7 +208,7 @@ class OpacusAudit:
                 audit.discard(step)
             raise
         # The size of the batch tells Poisson sampling from batches of equal size.
-        if 0 < self._examples <= self._population:
+        if not self._ghost and self._examples <= self._population:
             for audit in self.audits:
                 audit.cohort(step, self._examples, self._population)
         self._examples = 0
@@ -260,10 +260,13 @@ class OpacusAudit:
         if not self._left or left > self._left[-1].excess:
             row = Moved(
                 check=str(Check.CLIPPING), client=client, example="", length=_TOO_LONG, clip_norms=left, excess=left,
-                lower=left, tolerance=_CLIP_TOLERANCE, plain=True,
+                lower=left, plain=True,
             )  # fmt: skip
             self._left.append(row)
-        replay = Replay(moved=tuple(self._left), clip_norm=clip_norm, unit=clip_norm, calls=tested + 2, who="example")
+        replay = Replay(
+            moved=tuple(self._left), clip_norm=clip_norm, unit=clip_norm, tolerance=_CLIP_TOLERANCE, calls=tested + 2,
+            who="example",
+        )  # fmt: skip
         for audit in self.audits:
             audit.add_replay(Check.CLIPPING, replay)
 

@@ -34,7 +34,7 @@ from coalmine.methods.canife.sample_gradients import SampleGradients
 from coalmine.methods.canife.samples import StartExamples, Target, clients_of, design_samples, valid_range
 from coalmine.parallel import single_thread
 from coalmine.protocol import Vector
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
@@ -154,7 +154,7 @@ class DesignedCanaries:
             start = self._samples
             # In a language model each token is the target of those before it: there are no classes to draw anew.
             if start is not None and not self.data.task.per_position:
-                drawn = np.random.default_rng(seed).integers(self.data.task.classes, size=self.count)
+                drawn = default_rng(seed).integers(self.data.task.classes, size=self.count)
                 start = Examples(start.inputs, drawn)
         outcome = design_samples(
             self._loop.model.module,

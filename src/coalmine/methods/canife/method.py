@@ -1,9 +1,8 @@
-"""CANIFE in a run: its settings (the table ``[canife]`` of ``audit.toml``), one `Canife` per adversary, its report."""
+"""CANIFE in a run: its settings (the table ``[canife]`` of ``audit.toml``), its audit, its report."""
 
 from __future__ import annotations
 
 import base64
-import itertools
 import math
 import struct
 import zlib
@@ -17,12 +16,11 @@ from pydantic import Field
 
 from coalmine.arrays import Array
 from coalmine.claims.sampling import parse_sampling
-from coalmine.config import SettingError, Settings, Several
+from coalmine.config import SettingError, Settings
 from coalmine.errors import InputError
 from coalmine.methods.method import Method
 from coalmine.protocol import Audit
 from coalmine.results.result import MethodResults, Result, from_json
-from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import ROUND, USER, Unit
 from coalmine.simulation.settings import TrainingSettings
 
@@ -47,11 +45,11 @@ _MOST_CANARIES = 1000
 class CanaryDesignSettings(Settings):
     """How a canary is optimized."""
 
-    iterations: Several[int] | None = Field(
+    iterations: int | None = Field(
         None,
-        examples=[[200]],
-        description="maximum number of Adam iterations, by default 200 (mode frozen) or 10 (mode running); one "
-        "adversary per value",
+        examples=[200],
+        ge=0,
+        description="maximum number of Adam iterations, by default 200 (mode frozen) or 10 (mode running)",
     )
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
@@ -92,18 +90,17 @@ class CanifeSettings(Settings):
         description="direction of the score: likelihood-ratio, or plain (the canary's own, as in the paper)",
     )
     pool_fraction: float = Field(0.2, gt=0, lt=1, description="share of the users set aside as mock clients")
-    pool_clients: Several[int] | None = Field(
+    pool_clients: int | None = Field(
         None,
-        examples=[[16]],
-        description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running); "
-        "one adversary per value",
+        examples=[16],
+        description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running)",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
     delta: float = Field(1e-5, ge=0, lt=1, description="δ of all estimates")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
 
-    def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
-        """Return one audit per adversary: for each size of the pool and each number of iterations."""
+    def audit(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> Canife:
+        """Return the audit of a training."""
         from coalmine.methods.canife.audit import Canife
         from coalmine.methods.canife.design import DesignSettings
         from coalmine.methods.canife.designed_canaries import DesignedCanaries
@@ -111,52 +108,44 @@ class CanifeSettings(Settings):
         assert splits.pool is not None  # pool_fraction is positive
         # Before the first round, the expected cohort is all that is known about who will take part.
         expected = parse_sampling(training.cohort).expected(len(splits.train), training.rounds, 0)
-        most = len(splits.pool)
+        size = most = len(splits.pool)
         if self.mode == "frozen":
-            every, trials, pool, iterations = 10, 100, most, 200
+            every, trials, iterations = 10, 100, 200
         else:
             # Mock clients should cost little compared with the training's own clients.
-            pool = min(most, max(_LEAST_POOL, math.ceil(expected)))
+            size = min(most, max(_LEAST_POOL, math.ceil(expected)))
             every, trials, iterations = 40, min(100, training.rounds), 10
-        every = self.every or min(every, training.rounds)
-        mechanism = training.mechanism()
-        adversaries = list(itertools.product(self.pool_clients or (pool,), self.design.iterations or (iterations,)))
-        audits = []
-        for index, (size, iterations) in enumerate(adversaries):
-            if not 1 <= size <= most:
-                raise InputError(f"pool_clients must be between 1 and {most}, got {size}")
-            canaries = DesignedCanaries(
-                model=module,
-                pool=splits.pool.subset(range(size)),
-                client=training.client.local(splits.train),
-                noise_multiplier=mechanism.update_noise(expected),
-                cohort=expected,
-                clients=splits.train,
-                count=self.canaries,
-                score=self.score,
-                settings=DesignSettings(loss=self.design.loss, iterations=iterations),
-                start=self.design.start or ("random" if self.mode == "frozen" else "last"),
-                target=self.design.target,
-                valid="data" if self.design.pixels == "valid" else None,
-                seed=training.seed + index,  # with the same coin flips, all adversaries would insert in the same rounds
-            )
-            several = f"{self.mode}, pool {size}, {iterations} iterations"
-            audits.append(
-                Canife(
-                    canaries=canaries,
-                    rounds=training.rounds,
-                    every=every,
-                    trials=self.trials or trials,
-                    mode=self.mode,
-                    name=several if len(adversaries) > 1 else None,
-                    seed=training.seed + index,
-                )
-            )
-        return audits
+        size = size if self.pool_clients is None else self.pool_clients
+        if not 1 <= size <= most:
+            raise InputError(f"pool_clients must be between 1 and {most}, got {size}")
+        iterations = iterations if self.design.iterations is None else self.design.iterations
+        canaries = DesignedCanaries(
+            model=module,
+            pool=splits.pool.subset(range(size)),
+            client=training.client.local(splits.train),
+            noise_multiplier=training.mechanism().update_noise(expected),
+            cohort=expected,
+            clients=splits.train,
+            count=self.canaries,
+            score=self.score,
+            settings=DesignSettings(loss=self.design.loss, iterations=iterations),
+            start=self.design.start or ("random" if self.mode == "frozen" else "last"),
+            target=self.design.target,
+            valid="data" if self.design.pixels == "valid" else None,
+            seed=training.seed,
+        )
+        return Canife(
+            canaries=canaries,
+            rounds=training.rounds,
+            every=self.every or min(every, training.rounds),
+            trials=self.trials or trials,
+            mode=self.mode,
+            seed=training.seed,
+        )
 
 
 class CanifeMethod(Method):
-    """Crafts samples, and returns two results per adversary: for a single round, and for the rounds composed."""
+    """Crafts samples, and returns two results: for a single round, and for the rounds composed."""
 
     name = "canife"
     title = "Crafted samples in single rounds"
@@ -181,7 +170,7 @@ class CanifeMethod(Method):
 
     settings: CanifeSettings
     training: TrainingSettings
-    _audits: Sequence[Canife] = ()
+    _audit: Canife
 
     def prepare(self) -> None:
         """Ask for the users whose data canaries are crafted from."""
@@ -206,39 +195,27 @@ class CanifeMethod(Method):
             )
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
-        """Return one audit per adversary."""
-        self._audits = self.settings.audits(self.training, splits, module)
-        return self._audits
+        """Return the audit."""
+        self._audit = self.settings.audit(self.training, splits, module)
+        return [self._audit]
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
-        """Return two results per adversary: for a single round, and for the rounds composed."""
+        """Return two results: for a single round, and for the rounds composed."""
         from coalmine.simulation.training import Training
 
         assert isinstance(trained, Training)
-        claim = trained.claim(self.settings.delta) if trained.mechanism.private else None
-        results: list[Result] = []
-        for audit in self._audits:
-            result = audit.result(
-                delta=self.settings.delta,
-                confidence=self.settings.confidence,
-                claim=claim,
-                metrics=metrics,
-            )
-            resolved: dict[str, Any] = {"every": audit.every, "trials": audit.trials, "maker": repr(audit.canaries)}
-            result = replace(result, config=self.config | resolved)
-            composed = result.composed_result()
-            results += [result] if composed is None else [result, composed]
-        return MethodResults(method=self.name, results=results)
+        audit, settings = self._audit, self.settings
+        claim = trained.claim(settings.delta) if trained.mechanism.private else None
+        result = audit.result(delta=settings.delta, confidence=settings.confidence, claim=claim, metrics=metrics)
+        resolved: dict[str, Any] = {"every": audit.every, "trials": audit.trials, "maker": repr(audit.canaries)}
+        result = replace(result, config=self.config | resolved)
+        composed = result.composed_result()
+        return MethodResults(method=self.name, results=[result] if composed is None else [result, composed])
 
     @classmethod
     def labels(cls, settings: CanifeSettings) -> Sequence[str]:
-        """Return the label of each adversary, for a single round and for the rounds composed."""
-        # The default size of the pool depends on the data.
-        adversaries = list(itertools.product(settings.pool_clients or ("*",), settings.design.iterations or ("*",)))
-        labels = [f"{settings.mode}, pool {size}, {iterations} iterations" for size, iterations in adversaries]
-        if len(labels) == 1:
-            labels = [settings.mode]
-        return [*labels, *(f"{label}{_COMPOSED}" for label in labels)]
+        """Return the labels of both results."""
+        return [settings.mode, settings.mode + _COMPOSED]
 
     @classmethod
     def recompute(cls, result: Result, siblings: Sequence[Result]) -> Result:
@@ -272,50 +249,6 @@ class CanifeMethod(Method):
     def section(cls, found: MethodResults) -> Mapping[str, Any]:
         """Return the functions of a result that the template calls."""
         return {"rounds": round_rows, "composed": composed_pairs, "samples": samples}
-
-    @classmethod
-    def tables(cls, found: MethodResults) -> list[Table]:
-        """Return what the terminal shows: each adversary's estimates along the training, and rounds composed."""
-        columns = ["rounds", "lower bound", "best threshold", "if Gaussian", "Gaussian shift"]
-        columns += ["scores with + without", "std with, without", "accuracy"]
-        shown = []
-        for result in found.results:
-            if not result.details.get("rounds"):
-                continue
-            rows = []
-            for period in result.details["rounds"]:
-                # At most two digits of each number, "-" where it is missing.
-                epsilons = {name: fixed(value, 2) for name, value in _epsilons(period).items()}
-                first, last = period["round"], period["round"] + period["rounds"] - 1
-                accuracy = period["attack_accuracy"]
-                rows.append(
-                    [
-                        str(first) if first == last else f"{first}–{last}",
-                        f"{epsilons['bound']} of {epsilons['ceiling']}",
-                        f"{epsilons['best-threshold']} of {epsilons['rate_ceiling']}",
-                        epsilons["gdp"],
-                        epsilons["gaussian-shift"],
-                        f"{period['with_scores']} + {period['without_scores']}",
-                        f"{fixed(period['with_std'], 3)}, {fixed(period['without_std'], 3)}",
-                        "-" if accuracy is None else f"{accuracy:.1%}",
-                    ]
-                )
-            title = f"canife, {result.label}: ε of one round, out of the most this many scores can show"
-            shown.append(Table(title, columns, rows))
-            training = [[name, *(fixed(value, 3) for value in pair)] for name, pair in composed_pairs(result).items()]
-            if training:
-                title = "all rounds composed: estimates of ε, not bounds"
-                shown.append(Table(title, ["from ε̂ᵣ by", "exact", "as in the paper"], training))
-        return shown
-
-
-def _epsilons(period: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return ε of a period by each estimator, its first lower bound and the ceilings; None where there is none."""
-    stored = {estimate["method"]: estimate["epsilon"] for estimate in period["estimates"]}
-    stored |= {"ceiling": period["ceiling"], "rate_ceiling": period["rate_ceiling"]}
-    stored["bound"] = next((estimate["epsilon"] for estimate in period["estimates"] if estimate["valid"]), None)
-    names = ("bound", "ceiling", "best-threshold", "rate_ceiling", "gdp", "gaussian-shift")
-    return {name: from_json(stored.get(name)) for name in names}
 
 
 def round_rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

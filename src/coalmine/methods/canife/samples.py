@@ -32,6 +32,7 @@ from coalmine.methods.canife.design import (
 from coalmine.methods.canife.pool import Pool
 from coalmine.methods.canife.sample_gradients import SampleGradients, sample_gradients
 from coalmine.parallel import single_thread
+from coalmine.seeds import default_rng
 from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import device_of, parameter_vector
@@ -252,7 +253,7 @@ class _Numbers:
     def __init__(
         self, task: Task, count: int, start: StartExamples, seed: int, device: torch.device, valid: Range, short: bool
     ) -> None:
-        self._valid, draw = valid, np.random.default_rng(seed)
+        self._valid, draw = valid, default_rng(seed)
         width = 1.0 if valid is None else valid[1] - valid[0]
         self.rate = (_SHORT_RATE if short else _RATE) * width
         if start is None:
@@ -304,7 +305,7 @@ class _Texts:
         if task.per_position and task.ignored >= 0:
             allowed[task.ignored] = False
         self._forbidden = torch.zeros(task.tokens).masked_fill_(~allowed, -torch.inf).to(device)
-        draw = np.random.default_rng(seed)
+        draw = default_rng(seed)
         labels = draw.integers(task.classes, size=count)
         length = task.input_shape[0] + int(task.per_position)
         starts = count if start is not None else len(self._rates)

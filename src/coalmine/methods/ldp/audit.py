@@ -28,6 +28,7 @@ from coalmine.methods.ldp.settings import ADVERSARIES, SCORES, VIEWS
 from coalmine.progress import shown_if_slow, track
 from coalmine.results.result import Result, Results
 from coalmine.results.verdict import REPORT, Verdict
+from coalmine.seeds import default_rng
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.flat import parameter_vector
@@ -142,14 +143,14 @@ class Ldp:
         craft_seed, direction_seed, *seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
         trials: dict[tuple[int, int], dict[str, Trials]] = {}
         games: dict[tuple[int, int], BlackBox] = {}
-        for c, crafted in enumerate(self._crafted(np.random.default_rng(craft_seed))):
+        for c, crafted in enumerate(self._crafted(default_rng(craft_seed))):
             for m, mechanism in enumerate(self.mechanisms):
                 # Every cell has seeds of its own, so leaving out a view changes no other.
                 white_seed, black_seed, *seeds = seeds
                 trials[c, m] = {}
                 if {"white-box", "likelihood-ratio"} & set(self.views):
-                    trials[c, m] = white_box(crafted, mechanism, self.trials, np.random.default_rng(white_seed))
-                black_rng = np.random.default_rng(black_seed)
+                    trials[c, m] = white_box(crafted, mechanism, self.trials, default_rng(white_seed))
+                black_rng = default_rng(black_seed)
                 games[c, m] = BlackBox(crafted, mechanism, self.server, black_rng, self.views)
         if {"black-box", "parameter-change"} & set(self.views):
             # All games together, since they share the random directions, which cost most.
@@ -187,10 +188,11 @@ class Ldp:
                 warnings.append(f"about {needed:,} trials would detect half of the claimed noise")
         findings = []
         if found["claim_test"].refuted:
-            rng = np.random.default_rng(self.seed)
+            rng = default_rng(self.seed)
             direction = rng.standard_normal(parameter_vector(self.model(0)).numel())
             gradient = (mechanism.norm / np.linalg.norm(direction) * direction).astype(np.float32)
-            findings.append(likely_fault(lambda g: mechanism.randomize(g, rng)[0], gradient, claim.curve()))
+            pair = gradient, -gradient
+            findings.append(likely_fault(lambda g: mechanism.randomize(g, rng)[0], pair, claim.curve()))
         empirical, guesses = empirical_epsilons(trials, delta), total_guesses(trials)
         metrics = {
             "empirical": float(empirical.mean()),

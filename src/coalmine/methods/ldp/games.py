@@ -8,6 +8,7 @@ trials, and each game has a bound of its own (docs/ldp.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,17 +28,31 @@ _LEVELS = 8  # numbers with as many values do not repeat all together by chance
 Randomize = Callable[[Vector], Floats]
 
 
-GAMES = 5
-"""How many games `games` yields."""
+GAMES = 7
+"""How many games `games` yields, at most."""
+
+_BATCHES = 4  # further trials along the random direction, over those of a game
 
 
-def games(
-    randomize: Randomize, gradient: Vector, trials: int, rng: np.random.Generator
-) -> Iterator[tuple[str, Trials]]:
-    """Yield what is told how in each game against a randomizer, and its trials, which have a valid bound of their own.
+class Game(NamedTuple):
+    """A game that was played.
 
-    They are played along a random direction and the coordinate that gave away most, and between a gradient and zero.
-    Some trials are told again by what reports before them showed.
+    Args:
+        about: What is told how.
+        trials: The trials, which have a valid bound of their own.
+        pair: The two gradients.
+    """
+
+    about: str
+    trials: Trials
+    pair: tuple[Vector, Vector]
+
+
+def games(randomize: Randomize, gradient: Vector, trials: int, rng: np.random.Generator) -> Iterator[Game]:
+    """Yield games against a randomizer.
+
+    They are played along a random direction and the coordinate that gave away most, and between a gradient and zero, a
+    shorter or an orthogonal one. Some trials are told again by what reports before them showed.
 
     Args:
         randomize: The randomizer.
@@ -45,10 +60,15 @@ def games(
         trials: Trials of each game.
         rng: Source of the coins.
     """
-    coins, others, more = rng.random((3, trials)) < 0.5
-    reports = _reports(randomize, gradient, -gradient, coins)
-    yield "a random direction", Trials(_cosines(reports, gradient), coins)
-    yield "a random direction, compared with earlier reports", Trials(_compared(reports, gradient, coins), coins)
+    coins, others, *more = rng.random((2 + _BATCHES, trials)) < 0.5
+    opposite = gradient, -gradient
+    reports = _reports(randomize, opposite, coins)
+    # A little less noise than claimed takes many trials, whose reports need not be kept.
+    scores = [_cosines(batch, gradient) for batch in (reports, *(_reports(randomize, opposite, c) for c in more))]
+    many = Trials(np.concatenate(scores), np.concatenate([coins, *more]))
+    yield Game("a random direction", many, opposite)
+    compared = Trials(_compared(reports, gradient, coins), coins)
+    yield Game("a random direction, compared with earlier reports", compared, opposite)
     # Given the first game, the second has a fixed coordinate and coins of its own.
     first, second = reports[coins], reports[~coins]
     spread = np.sqrt(first.var(axis=0) + second.var(axis=0))
@@ -56,18 +76,31 @@ def games(
     difference = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.maximum(spread, 1e-12)
     coordinate = int(np.argmax(difference))
     along = np.where(np.arange(gradient.size) == coordinate, np.linalg.norm(gradient), 0.0).astype(np.float32)
-    yield f"coordinate {coordinate}", Trials(_cosines(_reports(randomize, along, -along, others), along), others)
-    yield "a random direction, as half of the trials taught", _learned(reports, coins)
-    try:
-        against_zero = _reports(randomize, gradient, 0 * gradient, more)
-    except InputError:  # a randomizer that divides by the norm has no report of zero
-        return
-    yield "a random direction and zero, as half of the trials taught", _learned(against_zero, more)
+    scored = Trials(_cosines(_reports(randomize, (along, -along), others), along), others)
+    yield Game(f"coordinate {coordinate}", scored, (along, -along))
+    yield Game("a random direction, as half of the trials taught", _learned(reports, coins), opposite)
+    beside = rng.standard_normal(gradient.size)
+    beside -= (beside @ gradient) / (gradient @ gradient) * gradient
+    beside *= np.linalg.norm(gradient) / max(float(np.linalg.norm(beside)), 1e-12)
+    seconds: dict[str, Vector] = {
+        "zero": 0 * gradient,
+        "a tenth of it": (gradient / 10).astype(np.float32),
+        "an orthogonal one": beside.astype(np.float32),
+    }
+    for name, second in seconds.items():
+        coins = rng.random(trials) < 0.5
+        try:
+            played = _reports(randomize, (gradient, second), coins)
+        except InputError:  # a randomizer that divides by the norm has no report of zero
+            continue
+        yield Game(
+            f"a random direction and {name}, as half of the trials taught", _learned(played, coins), (gradient, second)
+        )
 
 
-def _reports(randomize: Randomize, first: Vector, second: Vector, coins: Bools) -> Floats:
+def _reports(randomize: Randomize, pair: tuple[Vector, Vector], coins: Bools) -> Floats:
     """Return the report of each trial, (trials, dim)."""
-    return np.stack([randomize(first if coin else second) for coin in coins]).astype(np.float64)
+    return np.stack([randomize(pair[0] if coin else pair[1]) for coin in coins]).astype(np.float64)
 
 
 def _cosines(reports: Floats, gradient: Vector) -> Floats:
@@ -130,31 +163,32 @@ def small_seed(randomize: Randomize, gradient: Vector) -> str:
 
 
 def likely_fault(
-    randomize: Randomize, gradient: Vector, claim: Curve, told: TrialGuesses | None = None, *, overlong: bool = False
-) -> Finding:
+    randomize: Randomize, pair: tuple[Vector, Vector], claim: Curve, told: TrialGuesses | None = None, *,
+    overlong: float = 1.0,
+) -> Finding:  # fmt: skip
     """Return the likeliest fault of a randomizer that was refuted, from new reports.
 
     Args:
         randomize: The randomizer.
-        gradient: A gradient that it was refuted with.
-        claim: What it claims for this gradient and its opposite.
+        pair: The gradients that it was refuted with.
+        claim: What it claims for the first of them, at the clip norm, and its opposite.
         told: Guesses of which of them was sent; by default those of the new reports.
-        overlong: Whether the gradient may be longer than the clip norm.
+        overlong: Length of the first one over the clip norm.
 
     Example:
         >>> from coalmine.stats.tradeoff import GaussianDP
         >>> noise, draw = np.random.default_rng(0).normal(0, 5, (16, 100)), np.random.default_rng(1)
         >>> def pooled(gradient):
         ...     return gradient + noise[draw.integers(16)]
-        >>> print(likely_fault(pooled, np.ones(100, np.float32), GaussianDP(0.4)))
+        >>> print(likely_fault(pooled, (np.ones(100, np.float32), -np.ones(100, np.float32)), GaussianDP(0.4)))
         200 reports of one gradient have only 16 values.
     """
-    unit = gradient / np.linalg.norm(gradient)
-    same, opposite, longer = (
-        np.stack([randomize((factor * gradient).astype(np.float32)) for _ in range(_LOOKS)]).astype(np.float64)
-        for factor in (1, -1, 10)
+    gradient, unit = pair[0], pair[0] / np.linalg.norm(pair[0])
+    same, other, longer = (
+        _reports(randomize, (sent.astype(np.float32),) * 2, np.ones(_LOOKS, dtype=bool))
+        for sent in (*pair, 10 * gradient)
     )
-    noise, moved = same - same.mean(axis=0), np.abs(same.mean(axis=0) - opposite.mean(axis=0))
+    noise, moved = same - same.mean(axis=0), np.abs(same.mean(axis=0) - other.mean(axis=0))
     values, counts = np.unique(same, axis=0, return_counts=True)
     if len(values) == 1 and abs(same[0] @ unit) < 0.999 * np.linalg.norm(same[0]):
         return _fault(Check.FRESH, "Equal gradients get equal reports")
@@ -176,13 +210,27 @@ def likely_fault(
         directions = noise / np.linalg.norm(noise, axis=1, keepdims=True)
         if len(unit) >= _LEVELS and np.mean(np.abs(np.sum(directions[1:] * directions[:-1], axis=1)) > 0.9) > 0.1:
             return _fault(Check.FRESH, "The noise of a report is that of the report before, up to its size")
+    sizes = noise.std(), (other - other.mean(axis=0)).std()
+    if min(sizes) < 0.8 * max(sizes):
+        return _fault(
+            Check.SHAPE,
+            f"The noise depends on the gradient: its standard deviation is {sizes[0]:.3g} with one of norm "
+            f"{np.linalg.norm(gradient):.3g}, and {sizes[1]:.3g} with one of norm {np.linalg.norm(pair[1]):.3g}",
+        )
     along, far = same @ unit, longer @ unit
-    told = told or TrialGuesses(2 * _LOOKS, int(np.sum(along > 0) + np.sum(opposite @ unit < 0)))
+    told = told or TrialGuesses(2 * _LOOKS, int(np.sum(along > 0) + np.sum(other @ unit < 0)))
     most = highest_accuracy(claim)
     beyond = (told.right / told.guesses - most) / (most * (1 - most) / told.guesses) ** 0.5  # in standard errors
-    if far.mean() - 2 * along.mean() > 6 * far.std() / _LOOKS**0.5 and (overlong or beyond < 1):
+    if far.mean() - 2 * along.mean() > 6 * far.std() / _LOOKS**0.5 and (overlong > 1 or beyond < 1):
         times = far.mean() / along.mean()
         return _fault(Check.CLIPPING, f"A gradient ten times as long moves reports {times:.2g} times as far")
+    if overlong > 1 and np.array_equal(pair[1], -gradient):
+        clipped = ((gradient / overlong).astype(np.float32), (-gradient / overlong).astype(np.float32))
+        coins = np.arange(told.guesses) % 2 == 0
+        right = np.mean((_reports(randomize, clipped, coins) @ unit > 0) == coins)
+        if told.right / told.guesses - right > 4 * (0.5 / told.guesses) ** 0.5:
+            sides = f"{told.right / told.guesses:.0%} of guesses are right, and {right:.0%} at the clip norm"
+            return _fault(Check.CLIPPING, f"Of gradients of {overlong:.3g} clip norms {sides}")
     if beyond < 1:
         return _fault(Check.SHAPE, "Most reports show no more than claimed, so a few show far more")
     sides = f"{told.right / told.guesses:.0%} of guesses are right, and the claim allows {most:.0%}"

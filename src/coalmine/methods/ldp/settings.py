@@ -98,9 +98,10 @@ class LDPSettings(Settings):
         if not is_user_model(self.mechanism):
             hint = did_you_mean(self.mechanism, [*known, "path.py:function"])
             raise InputError(f'unknown mechanism "{self.mechanism}". {hint}')
+        function = load_function(self.mechanism)
         if len(epsilons) != 1:
             raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
-        return [OwnMechanism(function=load_function(self.mechanism), epsilon=epsilons[0], **options)]
+        return [OwnMechanism(function=function, epsilon=epsilons[0], **options)]
 
     def _crafter_names(self) -> list[str]:
         """Return the names of the crafters; one that is listed twice is audited once."""

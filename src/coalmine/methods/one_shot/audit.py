@@ -41,7 +41,7 @@ from coalmine.methods.one_shot.canaries import (
     noise_scale,
     warn_if_crowded,
 )
-from coalmine.methods.one_shot.scores import ADVERSARIES, SCORES, SMALLEST_REMAINDER, find_score, parse_view
+from coalmine.methods.one_shot.scores import ADVERSARIES, SMALLEST_REMAINDER, Function, find_score, parse_view
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
@@ -77,7 +77,8 @@ class OneShot(Audit):
             ``"rounds:A,B"`` (see `parse_view`).
         participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"epochs:N"``, ``"last:N"``,
             ``"fixed:SIZE/POPULATION"``, or a `Sampling`.
-        score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None.
+        score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None. Or a function
+            of a release and a canary, both (dim,), whose sum over all releases is the score.
         design: ``"coin-flips"`` inserts each canary with probability one half, as the one-run bound needs;
             ``"fixed"`` inserts exactly ``canaries`` of them, as the paper does.
         family: ``"hadamard"`` (orthogonal, fast), ``"orthogonal"`` (for small models) or ``"gaussian"`` (independent,
@@ -119,7 +120,7 @@ class OneShot(Audit):
         canaries: int = 1000,
         view: str = "final",
         participation: str | Sampling = "epochs:1",
-        score: str | None = None,
+        score: str | Function | None = None,
         design: Design = "coin-flips",
         family: str | None = None,
         initial: AnyVector | None = None,
@@ -159,7 +160,7 @@ class OneShot(Audit):
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
-    def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
+    def _watch(self, view: str, score: str | Function | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
         self.view, self._view = view, parse_view(view)
         every, late = self._view.every or 1, [round for round in self._view.at if round >= self.rounds]
@@ -167,7 +168,8 @@ class OneShot(Audit):
             raise InputError(f"the view {view} skips all {self.rounds} rounds: use final, or a smaller N")
         if late:
             raise InputError(f"the view {view} includes round {late[0]}, but rounds run from 0 to {self.rounds - 1}")
-        self.score = find_score(score, self._view, view)
+        self._asked, kind = score, find_score(score, self._view, view)
+        self.score = kind.name
         self.views = (self._view,)
         if self._plants and self._view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
@@ -192,9 +194,9 @@ class OneShot(Audit):
         self._shares_rounds = self.participation.knowledge == "rounds" and all(
             len(self._present(t)) in (0, count) for t in range(self.rounds)
         )
-        self._knows_rounds = self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
+        self._knows_rounds = self.participation.knowledge == "rounds" or kind.knows_rounds
         takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
-        self._evidence = SCORES[self.score](self._canaries.dense, **takes_part)
+        self._evidence = kind(self._canaries.dense, **takes_part)
         self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
         # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
         self._weights = scale
@@ -208,7 +210,7 @@ class OneShot(Audit):
         self._finished = False
         self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
-    def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
+    def seen_by(self, view: str, *, score: str | Function | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
 
         Give both to the training, or call ``plant`` and ``observe`` of both in your own loop.
@@ -265,13 +267,12 @@ class OneShot(Audit):
         self,
         *,
         layers: Mapping[str, Sequence[int]] | None = None,
-        sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
         clip_norms: Mapping[str, float] | None = None,
         even_noise: bool = False,
     ) -> None:
-        """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
+        """Learn about the training, for the checks: names and shapes of its tensors, noise."""
         if layers is not None:
             named = Layers.of(layers).check(self.dim)
             scale, known = self._canaries.scale, self._canaries.layers
@@ -280,11 +281,10 @@ class OneShot(Audit):
             stratified = named if known is None and stratify and not self._planted.any() else known
             if clip_norms is not None or stratified is not known:
                 self._canaries = CanarySet(family=self.family, layers=stratified, scale=scale, **self._drawn_as)
-                self._watch(self.view, self.score, self._initial)
+                self._watch(self.view, self._asked, self._initial)
             if known is None:
                 self._checks.layers = named
         self._checks.even_noise |= even_noise
-        self._checks.sampling = sampling or self._checks.sampling
         self._checks.noise_multiplier = noise_multiplier or self._checks.noise_multiplier
 
     # During the training
@@ -415,7 +415,7 @@ class OneShot(Audit):
             >>> audit.cohort(0, clients=[3, 14, 15], available=12)
         """
         if self._plants:
-            self._checks.cohort(clients, available)
+            self._checks.cohort(round, clients, available)
 
     def add_replay(self, check: str, replay: Replay) -> None:
         """Record a replay that the training or an integration made by itself as a check of this name."""
@@ -431,6 +431,7 @@ class OneShot(Audit):
         """Record an aborted round: it counts as one without canaries."""
         self.discard(round)
         self._planted[round] = self._aborted[round] = True
+        self._checks.skip(round)
         if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
             self._drawn.setdefault(round, np.empty(0, dtype=np.int64))
 
@@ -523,14 +524,9 @@ class OneShot(Audit):
             check_kind("claim", claim, Claim, "a coalmine.Claim")
             claim = claim.over(self.rounds)
             tested = self.tested_claim(claim)
-            # Who took part is compared with what the claim says of its clients, not with what the training said of
-            # itself. A claim for every round holds however clients are drawn, so nothing about them refutes it.
-            seen, refutes = self._checks, isinstance(claim.sampling, AtMost | Epochs | FixedSize | Poisson)
-            seen.sampling = claim.sampling if refutes else seen.sampling or EveryRound()
             if self.members_participation is not None:
                 # The training says itself that its clients take part otherwise than the claim assumes.
-                refutes = self.participation == self.members_participation
-            seen.participation_refutes = refutes
+                self._checks.participation_refutes = self.participation == self.members_participation
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]

@@ -22,6 +22,7 @@ from coalmine.errors import check_confidence, check_count, check_kind, check_pos
 from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
+from coalmine.seeds import default_rng
 from coalmine.stats.claim_tests import RANK_SUM_SHARE, KnownNullDetection, RankSum
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
@@ -289,7 +290,7 @@ class AuditPower:
         self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
         self._alpha, sampling = 1 - check_confidence(confidence), claim.sampling
         self._curve, self.power, self._truth = cache(claim.curve), cache(self._power), cache(self.truth)
-        self._rank_sum = cache(lambda m, n: RankSum(m, n, np.random.default_rng(0), draws=_DRAWS))
+        self._rank_sum = cache(lambda m, n: RankSum(m, n, default_rng(0), draws=_DRAWS))
         # Expected share of the canaries in a round that has any: all of them, if they share a few rounds.
         self.due = 1.0 if isinstance(sampling, AtMost) else rate
         # Where canaries have several secret rounds of their own, `OneShot` does not know the null distribution.
@@ -419,7 +420,7 @@ def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> Si
         >>> round(float(curve.fpr(np.array(0.5))), 2)
         0.16
     """
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
     sides = np.zeros((2, draws))
     # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).

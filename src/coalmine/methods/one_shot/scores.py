@@ -24,7 +24,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims.sampling import Epochs, Sampling
-from coalmine.errors import InputError, check_count, check_kind, did_you_mean, parse_kind
+from coalmine.errors import InputError, check_count, check_kind, check_number, did_you_mean, parse_kind
 from coalmine.methods.one_shot.families import UpdateCanaries
 from coalmine.protocol import Vector, View
 from coalmine.stats import Null
@@ -35,6 +35,9 @@ from coalmine.vectors import CPU, dot, on, pieces
 # about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
 # remainder may be nothing but rounding. It also limits the ε that scores can show, to about 1e6 · dim / (2 · canaries).
 SMALLEST_REMAINDER = 1e-6
+
+# What `OwnScore` calls with a release and a canary, both (dim,).
+Function = Callable[[Vector, Vector], float]
 
 VIEWS = ("final", "final-change", "updates", "every:N", "rounds:A,B,…")
 """The views that have a name."""
@@ -333,27 +336,56 @@ class LikelihoodRatio(Score):
         return np.where(informative, self.ratio, np.nan), null
 
 
+class OwnScore(Score):
+    """A function of the user's of a release and a canary, added up over all releases. Does not use a canary's rounds.
+
+    It sees inserted and held-out canaries alike, so their scores are exchangeable without a known null distribution.
+    """
+
+    views = "several releases"
+    arrays: ClassVar = {"total": 0.0}
+    total: Floats
+    function: Function
+
+    def add(self, change: Vector, length: float, *, due: Ints, **terms: Any) -> None:
+        """Add what the function returns for each canary."""
+        self.releases += 1
+        self.times += due > 0
+        for i, canary in enumerate(self.canaries.each(range(self.canaries.count), change.device)):
+            self.total[i] += check_number(f"the score that {self.name} returns", self.function(change, canary))
+
+    def process(self, observation: Observation) -> None:
+        """Do nothing: the function takes the release itself."""
+
+    def values(self) -> tuple[Floats, None]:
+        """Return the sums of canaries that took part."""
+        return np.where(self.times > 0, self.total, np.nan), None
+
+
 SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, LikelihoodRatio, Max, Sum)}
 """All scores by name. The default for a view is the first that supports it."""
 
 
-def find_score(name: str | None, view: View, view_name: str) -> str:
-    """Return the name of a score if it supports the view, or of the view's default score.
+def find_score(score: str | Function | None, view: View, view_name: str) -> type[Score]:
+    """Return the score of this name or function, or the view's default score.
 
     Raises:
         InputError: If there is no such score, or if it does not support the view.
     """
+    if callable(score):
+        name = getattr(score, "__name__", type(score).__name__)
+        return type("OwnScore", (OwnScore,), {"name": name, "function": staticmethod(score)})
     supported = {"one release" if view.every is None and not view.at else "several releases"}
     if view.kind == "update":
         supported.add("updates")
-    available = [known for known, score in SCORES.items() if score.views in supported]
-    if name is None:
-        return available[0]
-    if name not in SCORES:
-        raise InputError(f'unknown score "{name}". {did_you_mean(name, SCORES)}')
-    if name not in available:
-        raise InputError(f"the score {name} does not support the view {view_name}: use {' or '.join(available)}")
-    return name
+    available = [known for known, kind in SCORES.items() if kind.views in supported]
+    if score is None:
+        return SCORES[available[0]]
+    if score not in SCORES:
+        raise InputError(f'unknown score "{score}". {did_you_mean(score, SCORES)}')
+    if score not in available:
+        raise InputError(f"the score {score} does not support the view {view_name}: use {' or '.join(available)}")
+    return SCORES[score]
 
 
 def compared(canaries: UpdateCanaries, release: Vector, length: float) -> tuple[Floats, Floats, float]:

