@@ -384,15 +384,14 @@ def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = M
     return high
 
 
-def rejected_share(p_value: Callable[[int], float], alpha: float, *, near: int = 0) -> float | None:
+def rejected_share(p_value: Callable[[int], float], alpha: float) -> float | None:
     """Return the smallest share that is rejected: every larger one claims more, so it is rejected too.
 
     Args:
         p_value: P-value of the claim with a share of its noise, by exponent.
         alpha: Significance.
-        near: Exponent at which to start.
     """
-    exponent = first_exponent(lambda i: p_value(i) <= alpha, near=near)
+    exponent = first_exponent(lambda i: p_value(i) <= alpha)
     return None if exponent is None else RATIO**exponent
 
 
