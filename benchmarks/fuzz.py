@@ -36,6 +36,7 @@ import numpy as np
 import mutations
 
 SECONDS, BYTES = 60, 4 << 30
+_LIMIT, _STOPPED = 30, 143  # seconds of a command, and its exit code after SIGTERM
 _SUBPROCESSES = 200
 
 TOKENS: list[bytes] = [
@@ -218,12 +219,12 @@ def _estimate(path: Path) -> list[str]:
 
 
 def _mechanism(path: Path) -> list[str]:
-    settings = ["--set", "dim=50", "--set", "canaries=5", "--set", "calls=0", "--timeout", "30", "--json"]
+    settings = ["--set", "dim=50", "--set", "canaries=5", "--set", "calls=0", "--json"]
     return ["audit", "mechanism", "--function", f"{path}:noisy_sum", *settings]
 
 
 def _run(path: Path) -> list[str]:
-    return ["run", str(path), "--out", str(path.parent / "run"), "--timeout", "30", "--json"]
+    return ["run", str(path), "--out", str(path.parent / "run"), "--json"]
 
 
 TARGETS = [
@@ -256,7 +257,7 @@ def case(target: Target, seed: int, directory: Path, *, own_process: bool = Fals
     else:
         assert target.arguments is not None
         call = _in_own_process if own_process else mutations.call
-        outcome, details = _judged(*call(target.arguments(path)), target.codes)
+        outcome, details = _judged(*_limited(call, target.arguments(path)), target.codes)
     if path.read_bytes() != content:
         return "overwrote its input", details
     if time.process_time() - start > SECONDS:
@@ -278,9 +279,27 @@ def _read(read: Callable[[Path], object], path: Path) -> tuple[str, str]:
     return "accepted", ""
 
 
+def _limited(call: Callable[[list[str]], tuple[int, str, str]], arguments: list[str]) -> tuple[int, str, str]:
+    """Call a command, and stop it as by SIGTERM after a while: a mutation may ask for a million rounds."""
+    from coalmine.errors import Terminated
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated("time is up")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _LIMIT)
+    try:
+        return call(arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _judged(code: int, stderr: str, crash: str, codes: Sequence[int]) -> tuple[str, str]:
     """Return the outcome of a command from its exit code and what it said."""
     lines = [line for line in stderr.splitlines() if line.startswith("coalmine: ")]
+    if code == _STOPPED:
+        return "accepted", stderr
     if crash or "Traceback" in stderr or code not in codes:
         return "crashed", f"exit code {code}\n{crash}{stderr}"
     if re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", stderr):
@@ -291,10 +310,9 @@ def _judged(code: int, stderr: str, crash: str, codes: Sequence[int]) -> tuple[s
 
 
 def _in_own_process(arguments: list[str]) -> tuple[int, str, str]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "coalmine", *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
-    return ended.returncode, ended.stderr, ""
+    command = ["timeout", str(_LIMIT), sys.executable, "-m", "coalmine", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return _STOPPED if ended.returncode == 124 else ended.returncode, ended.stderr, ""
 
 
 def available(target: Target) -> bool:

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from coalmine.results.claim_test import RATIO, _canaries_needed, _curve, _noise_in_effect, _truth, detectable_share
+from coalmine.results.claim_test import (
+    RATIO,
+    _canaries_needed,
+    _curve,
+    _noise_in_effect,
+    _strengths,
+    _truth,
+    detectable_share,
+)
 
 
 @dataclass
@@ -12,6 +20,7 @@ class Evidence:
 
     tests: Any
     claim: Any
+    expected: Any = None
 
     @property
     def noise_at_most(self):
@@ -22,10 +31,15 @@ class Evidence:
         return _noise_in_effect(self.tests, self.claim, 1, 0.05)[1]
 
     @property
-    def detectable_noise(self):
+    def detectable(self):
+        """Detectable noise for the weakest, the likeliest and the strongest attack that is possible."""
         power = self.tests.powers(_curve(self.claim, 1.0, 1), 0.05)
-        return detectable_share(lambda i: power(i, _truth(self.tests, self.claim, 1, RATIO**i, expected=None)))
+        return [
+            detectable_share(lambda i, s=strength: power(_truth(self.tests, self.claim, 1, RATIO**i, s)))
+            for strength in _strengths(self.tests, self.claim, 1, self.expected)
+        ]
 
     @property
     def canaries_needed(self):
-        return _canaries_needed(self.tests, self.claim, 1, 0.05)
+        *_, strongest = _strengths(self.tests, self.claim, 1, self.expected)
+        return _canaries_needed(self.tests, self.claim, 1, 0.05, strongest)

@@ -26,6 +26,7 @@ from coalmine.results.claim_test import (
     _curve,
     _estimate_exceeds,
     _separation,
+    _strengths,
     _truth,
     check_claim,
     first_exponent,
@@ -77,9 +78,8 @@ def evidence(*, separation=2.0, members=50, power=None, p_value=None, dependent=
         standard_error=standard_error,
         members=members,
         dependent=dependent,
-        power=power,
-        powers=lambda claim, alpha: lambda place, truth: power(claim, truth, alpha, 1.0),
-        rejections=lambda claim, alpha: lambda place, curve: p_value(curve) <= alpha,
+        powers=lambda claim, alpha, factor=1.0: lambda truth: power(claim, truth, alpha, factor),
+        p_value=p_value,
     )
     return Evidence(tests, CLAIM)
 
@@ -103,7 +103,7 @@ def test_a_separation_as_claimed_is_all_of_the_noise():
 
 def test_nothing_separates_scores_if_the_claim_allows_nothing():
     tests = SimpleNamespace(nonmembers=50, separation=1.0, standard_error=0.0)
-    assert _truth(tests, Claim(epsilon=0.0, delta=0.0), 1, 0.5, expected=None) == GaussianDP(0.0)
+    assert _truth(tests, Claim(epsilon=0.0, delta=0.0), 1, 0.5, 1.0) == GaussianDP(0.0)
 
 
 def test_shares_beyond_the_range_are_not_estimated():
@@ -112,17 +112,18 @@ def test_shares_beyond_the_range_are_not_estimated():
 
 
 @pytest.mark.parametrize("rest", [0.0, 0.06])
-def test_the_detectable_share_is_the_largest_with_eighty_percent_power(rest):
+def test_the_detectable_share_is_where_the_power_is_eighty_percent(rest):
     def power(claim, truth, alpha, factor):
         assert (claim, alpha, factor) == (GaussianDP(2.0), 0.05, 1.0)
-        return 0.8 if truth.mu >= 2.5 else 0.79
+        return stats.norm.cdf(8 * (truth.mu - 2.5)) + 0.3
 
     # What disturbs scores beside the noise stays: their variance is (share/2)² and the rest.
-    shares = [share for share in SHARES if _separation(_curve(CLAIM, share, 1)) ** -2 + rest <= 2.5**-2 and share <= 1]
-    detectable = evidence(separation=(2.0**-2 + rest) ** -0.5, power=power).detectable_noise
-    assert detectable == pytest.approx(max(shares))
-    assert evidence(power=lambda *_: 0.9).detectable_noise == pytest.approx(1 / 1.03)
-    assert evidence().detectable_noise is None
+    reached = 2.5 + stats.norm.ppf(0.5) / 8
+    expected = 2 * math.sqrt(reached**-2 - rest)
+    weakest, likeliest, strongest = evidence(separation=(2.0**-2 + rest) ** -0.5, power=power).detectable
+    assert weakest == likeliest == strongest == pytest.approx(expected, rel=2e-3)
+    assert evidence(power=lambda *_: 0.9).detectable[0] == pytest.approx(1 / 1.03)
+    assert evidence().detectable[0] is None
 
 
 @pytest.mark.parametrize(("least", "needed"), [(2.0, 100), (2.5, 150), (2.9, 200), (16.0, 800), (20.0, 1200)])
@@ -159,11 +160,22 @@ def test_few_scores_get_the_benefit_of_two_standard_errors():
     assert seen == [pytest.approx((1.8**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)] * 2
 
 
-@pytest.mark.parametrize(("separation", "trusted"), [(1.3, 1.6), (5.0, 1.6), (0.5, 1.3)])
-def test_an_expected_separation_counts_unless_scores_are_two_standard_errors_below(separation, trusted):
+@pytest.mark.parametrize(("separation", "trusted"), [(0.5, 1.6), (5.0, 1.6), (-0.4, 1.2)])
+def test_an_expected_separation_counts_unless_scores_are_four_standard_errors_below(separation, trusted):
     tests = evidence(separation=separation, standard_error=0.4).tests
-    truth = _truth(tests, CLAIM, 1, 0.5, expected=1.6)
-    assert truth.mu == pytest.approx((trusted**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)
+    assert _strengths(tests, CLAIM, 1, 1.6) == (pytest.approx(trusted),) * 3
+
+
+def test_an_attack_of_unknown_strength_is_as_strong_as_its_scores_leave_possible():
+    def strengths(separation):
+        return _strengths(evidence(separation=separation, standard_error=0.1).tests, CLAIM, 1, None)
+
+    assert strengths(1.0) == pytest.approx((0.8, 1.0, 1.2))
+    most = _separation(GaussianDP(2.0))  # which is all that the claim allows
+    assert strengths(1.9) == pytest.approx((1.7, 1.9, most))
+    assert strengths(5.0) == pytest.approx((most, most, most))
+    truth = _truth(evidence().tests, CLAIM, 1, 0.5, 1.2)
+    assert truth.mu == pytest.approx((1.2**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)
 
 
 def test_copies_make_a_group():

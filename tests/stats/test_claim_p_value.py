@@ -10,7 +10,9 @@ from scipy import stats
 from coalmine.errors import InputError
 from coalmine.stats import METHODS, CosineNull, Estimate, Guesses, NormalNull, Scores, estimate, estimates_from_guesses
 from coalmine.stats.claim_tests import (
+    RANK_SUM_SHARE,
     ClaimTests,
+    CountedDetection,
     KnownNullDetection,
     RankSum,
     even_ranks,
@@ -21,8 +23,8 @@ from coalmine.stats.claim_tests import (
 from coalmine.stats.exposure import RandomGuessing, low_fpr_epsilon
 from coalmine.stats.nulls import LargestOfNull, OrthogonalCosineNull, parse_null, symmetry_p_value
 from coalmine.stats.one_run import guess_families, guess_power, one_run, one_run_fdp
-from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
+from coalmine.stats.simultaneous_bound import claim_families, joint_p_value, significance_levels
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP, GroupCurve
 
 CLAIM = ApproximateDP(0.3, 0.01)
 
@@ -132,17 +134,50 @@ def test_dependent_scores_need_observed_nonmembers_and_coin_flips_need_fair_numb
         ClaimTests(Scores(np.arange(60.0), np.arange(4.0)), design="coin-flips").p_value(CLAIM)
 
 
-def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
-    tests, truth = ClaimTests(Scores(np.arange(30.0), np.arange(20.0))), GaussianDP(1.2)
-    claim = GaussianDP(0.3)
-    rank_sum = ClaimTests(tests.scores).rank_sum
-    assert 0.2 < tests.power(claim, truth, 0.06) < 0.95
-    assert tests.power(claim, truth, 0.06) == rank_sum.power(claim, truth, 0.03)
-    larger = RankSum(75, 50, np.random.default_rng(0), draws=999)
-    assert tests.power(claim, truth, 0.06, factor=2.5) == larger.power(claim, truth, 0.03)
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "mu", "design", "audits"),
+    [
+        (30, 30, 1.0, "fixed", 60),
+        pytest.param(20, 60, 1.5, "fixed", 500, marks=pytest.mark.slow),
+        pytest.param(40, 40, 2.0, "coin-flips", 500, marks=pytest.mark.slow),
+        pytest.param(150, 150, 3.5, "fixed", 500, marks=pytest.mark.slow),
+        pytest.param(150, 150, 0.5, "coin-flips", 500, marks=pytest.mark.slow),
+    ],
+)
+def test_power_with_counted_scores_is_how_often_the_p_value_is_small(members, nonmembers, mu, design, audits):
+    """Four binomial standard errors; guesses in both tails, which are left out, add at most 2 points."""
+    truth = mu + 3.3 * math.sqrt((1 / members + 1 / nonmembers) * (1 + mu**2 / 8))
+    rng, claim = np.random.default_rng([members, int(10 * mu)]), GaussianDP(mu)
+    scores = [Scores(rng.normal(truth, 1, members), rng.normal(0, 1, nonmembers)) for _ in range(audits)]
+    rejected = np.mean([ClaimTests(each, design=design).p_value(claim) <= 0.05 for each in scores])
+    power = ClaimTests(scores[0], design=design).powers(claim, 0.05)(GaussianDP(truth))
+    assert 0.2 < power < 0.98
+    error = 4 * math.sqrt(power * (1 - power) * (1 / audits + 1 / 1999))
+    assert -error <= rejected - power <= error + 0.02
+
+
+def test_power_with_more_canaries_is_that_of_larger_audits():
+    claim, truth = GaussianDP(0.3), GaussianDP(1.2)
+    few, more = (ClaimTests(Scores(np.arange(m), np.arange(n) + 0.5)) for m, n in ((30, 20), (75, 50)))
+    assert few.powers(claim, 0.06, 2.5)(truth) == more.powers(claim, 0.06)(truth) > few.powers(claim, 0.06)(truth)
     known = ClaimTests(Scores(np.arange(10.0), null=NormalNull()))
-    simulated = KnownNullDetection(15, claim, 0.06).rejected(truth, slice(None))
-    assert known.power(claim, truth, 0.06, factor=1.45) == simulated.mean()
+    assert known.powers(claim, 0.06, 1.45)(truth) == KnownNullDetection(15, claim, 0.06).power(truth)
+
+
+@pytest.mark.parametrize("claim", [GaussianDP(0.5), ApproximateDP(0.5, 1e-3)])
+@pytest.mark.parametrize("design", ["fixed", "coin-flips"])
+def test_a_claim_is_rejected_at_the_ranks_where_the_p_value_is_small_enough(claim, design):
+    members, nonmembers = 40, 30
+    detection = CountedDetection(members, nonmembers, claim, 0.05, design)
+    families = claim_families(Scores(np.arange(members), np.arange(nonmembers)), design, claim)
+    level = significance_levels(families, 0.05 * (1 - RANK_SUM_SHARE))[-1]
+    assert detection.compared_ranks[0].size > 2
+    for column, first in zip(*detection.compared_ranks, strict=True):
+        # The non-member at rank `first` scores lower, so up to first − 1 score at least as high.
+        above = np.array([first - 1.0, float(first)])
+        v = np.full(2, float(column))
+        p_values = BetaPair(v, members - v + 1, above + 1, nonmembers - above).probability_below(claim)
+        assert p_values[0] <= level < p_values[1]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +191,7 @@ def test_power_with_a_known_null_is_how_often_the_p_value_is_small(members, mu):
     rng, claim = np.random.default_rng([members, int(10 * mu)]), GaussianDP(mu)
     scores = [Scores(rng.normal(truth, 1, members), null=NormalNull()) for _ in range(300)]
     rejected = np.mean([ClaimTests(each).p_value(claim) <= 0.05 for each in scores])
-    power = ClaimTests(scores[0]).power(claim, GaussianDP(truth), 0.05)
+    power = ClaimTests(scores[0]).powers(claim, 0.05)(GaussianDP(truth))
     assert 0.1 < power < 0.95
     assert abs(rejected - power) <= 4 * math.sqrt(power * (1 - power) * (1 / 300 + 1 / 1999))
 
@@ -165,7 +200,7 @@ def test_dependent_scores_have_the_power_of_their_guesses():
     scores = Scores(np.arange(31.0), np.arange(28.0))
     truth = ApproximateDP(6.0, 0.3)
     tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=20)
-    assert 0.05 < tests.power(CLAIM, truth, 0.3) == guess_power(59, np.array([20]), CLAIM, truth, 0.3)[0]
+    assert 0.05 < tests.powers(CLAIM, 0.3)(truth) == guess_power(59, np.array([20]), CLAIM, truth, 0.3)[0]
 
 
 def test_estimates_from_guesses_are_the_two_bounds():
@@ -289,7 +324,7 @@ def test_rank_sum_p_values_and_powers_count_draws():
         assert test.p_value(scores, claim) == pytest.approx((1 + reached) / 40)
     for level in (0.01, 0.025, 0.1, 0.5):
         rejected = np.mean([(1 + np.sum(drawn >= reached - 1e-12)) / 40 <= level + 1e-12 for reached in against])
-        assert test.power(claim, truth, level) == pytest.approx(rejected)
+        assert np.mean(against > test.critical(claim, level)) == pytest.approx(rejected)
 
 
 @pytest.mark.parametrize("count", [3, 7])
@@ -346,14 +381,6 @@ def test_scores_that_share_a_length_are_averaged_over_it():
     at_ranks = joint_p_value(claim_families(scores, "fixed", claim), claim)
     assert symmetry_p_value(scores.members) < 2 * expected < 2 * at_ranks
     assert ClaimTests(scores).p_value(claim) == pytest.approx(2 * expected, rel=1e-9)
-
-
-def test_some_of_the_draws_are_those_of_all():
-    test, claim = RankSum(6, 7, np.random.default_rng(0), draws=30), GaussianDP(1.0)
-    rows = np.array([3, 4, 20])
-    some = test.drawn(claim, rows)
-    np.testing.assert_array_equal(test.drawn(claim)[rows], some)
-    np.testing.assert_array_equal(test.drawn(claim, rows), some)
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,9 @@ HALF_EXPONENT, _NEAR = -23, -12
 LEAST, MOST = -130, 80
 
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
-_BENEFIT_OF_DOUBT = 2.0  # standard errors
-_REJECTS, _DETECTS = 2.0, 2.8  # standard errors beyond a claim that it rejects, and that it detects with 80% power
+_DOUBT = 2.0  # standard errors by which the attack may be stronger or weaker than its scores
+_BEYOND_CHANCE = 4.0  # standard errors by which equal audits hardly ever differ
+_REJECTS = 2.0  # standard errors beyond a claim that it rejects
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 4_000  # the latter since power for dependent scores is slow to compute
 
 
@@ -62,7 +63,11 @@ class ClaimTest:
         noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large. None where
             ``noise_at_most`` would be None for lack of a noise multiplier, or if it is below 0.02 or above 11.
         detectable_noise: The audit detects noise below this share of the claim with 80% power; for a claim without a
-            noise multiplier, an ε above the claimed one divided by this share. None if it detects nothing.
+            noise multiplier, an ε above the claimed one divided by this share. None if it detects nothing. It follows
+            from the design of the audit if that says how strong the attack is, and else holds for an attack as strong
+            as its scores leave possible.
+        detectable_at_worst: The same for an attack as weak as its scores leave possible, 0 if that detects nothing;
+            None if the design says how strong the attack is. Both ends hold together in about 95% of audits.
         canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few;
             None if they are enough, or if a million (4,000 that depend on each other) would not be.
         claim: The claim that was tested; None until a result adds its own. It takes no test of another claim.
@@ -79,6 +84,7 @@ class ClaimTest:
     noise_at_most: float | None = None
     noise_estimate: float | None = None
     detectable_noise: float | None = None
+    detectable_at_worst: float | None = None
     canaries_needed: int | None = None
     claim: Claim | None = field(default=None, repr=False)
 
@@ -131,7 +137,7 @@ def check_claim(
         dependent: Whether scores may depend on one another. The test is then weaker, and needs coin flips.
         copies: How often each member was inserted; the claim is about one copy.
         expected: How many standard deviations members' scores are expected to exceed those of non-members by, if it is
-            known without the scores. It makes the stated power more exact, and changes nothing about the test.
+            known without the scores. The stated power then is the same in equal audits; nothing about the test changes.
 
     Returns:
         The verdict, its p-value, the noise in effect and the power of the test.
@@ -161,7 +167,16 @@ def check_claim(
         canaries = scores.members.size + scores.observed.size
         guesses = most_powerful_guesses(canaries, whole, _curve(claim, HALF_THE_NOISE, copies), alpha)
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
-    p_value, detectable = tests.p_value(whole), _detectable(tests, claim, copies, alpha, expected)
+    p_value, power = tests.p_value(whole), tests.powers(whole, alpha)
+    weakest, likeliest, strongest = _strengths(tests, claim, copies, expected)
+
+    def power_against(exponent: int, strength: float) -> float:
+        return power(_truth(tests, claim, copies, RATIO**exponent, strength))
+
+    detectable = detectable_share(lambda exponent: power_against(exponent, strongest))
+    at_worst = None
+    if expected is None:
+        at_worst = detectable_share(lambda exponent: power_against(exponent, weakest)) or 0.0
     at_most = estimate = needed = None
     if claim.has_noise:
         at_most, estimate = _noise_in_effect(tests, claim, copies, alpha)
@@ -169,10 +184,10 @@ def check_claim(
         claim,
         rejected=p_value <= alpha,
         exceeded=_estimate_exceeds(scores, claim, confidence, copies),
-        detects_half=detectable is not None and detectable >= HALF_THE_NOISE,
+        detects_half=power_against(HALF_EXPONENT, likeliest) >= POWER,
     )
     if verdict is Verdict.TOO_WEAK:
-        needed = _canaries_needed(tests, claim, copies, alpha, expected)
+        needed = _canaries_needed(tests, claim, copies, alpha, strongest)
     return ClaimTest(
         verdict=verdict,
         p_value=p_value,
@@ -181,6 +196,7 @@ def check_claim(
         noise_at_most=at_most,
         noise_estimate=estimate,
         detectable_noise=detectable,
+        detectable_at_worst=at_worst,
         canaries_needed=needed,
         claim=claim,
     )
@@ -219,27 +235,23 @@ def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
         return separation(np.log(curve.directions[0].fpr((np.arange(2000) + 0.5) / 2000)), members)
 
 
-def _allowed(tests: ClaimTests, claim: Claim, copies: int) -> Callable[[int], float]:
-    """Return a function from an exponent to how far members can be separated with that share of the noise."""
-    members = _MOST_CANARIES if tests.nonmembers else tests.members  # the same measure as of the scores
-    return cache(lambda exponent: _separation(_curve(claim, RATIO**exponent, copies), members))
+def _allowed(tests: ClaimTests, claim: Claim, copies: int, share: float) -> float:
+    """Return how far members can be separated with a share of the noise, in the same measure as the scores."""
+    return _separation(_curve(claim, share, copies), _MOST_CANARIES if tests.nonmembers else tests.members)
 
 
-def _detectable(
-    tests: ClaimTests, claim: Claim, copies: int, alpha: float, expected: float | None = None
-) -> float | None:
-    """Return the largest share of the noise that is told from all of it with the wanted power, or None."""
-    allowed, separated = _allowed(tests, claim, copies), _truth(tests, claim, copies, 1.0, expected=expected).mu
-    near: int | None = None
-    if separated > 0:
-        # Where the scores of Gaussian noise would be separated by so much that the test notices.
-        rest = separated**-2 - allowed(0) ** -2
-        needed = max(1e-9, (allowed(0) + _DETECTS * tests.standard_error) ** -2 - rest) ** -0.5
-        near = first_separated(allowed, needed, most=0)
-    power = tests.powers(_curve(claim, 1.0, copies), alpha)
-    return detectable_share(
-        lambda i: power(i, _truth(tests, claim, copies, RATIO**i, expected=expected)), near=near or 0
-    )
+def _strengths(tests: ClaimTests, claim: Claim, copies: int, expected: float | None) -> tuple[float, float, float]:
+    """Return how far the attack separates members with all of the claimed noise: at least, likely and at most.
+
+    No attack does better than the claim allows. If the design says how well this one does, scores matter only if they
+    are further below it than chance explains. Otherwise they are all that is known.
+    """
+    if expected is not None:
+        known = min(expected, tests.separation + _BEYOND_CHANCE * tests.standard_error)
+        return known, known, known
+    allowed, doubt = _allowed(tests, claim, copies, 1.0), _DOUBT * tests.standard_error
+    weakest, likeliest, strongest = (min(allowed, tests.separation + error) for error in (-doubt, 0.0, doubt))
+    return weakest, likeliest, strongest
 
 
 def _noise_in_effect(tests: ClaimTests, claim: Claim, copies: int, alpha: float) -> tuple[float | None, float | None]:
@@ -247,55 +259,40 @@ def _noise_in_effect(tests: ClaimTests, claim: Claim, copies: int, alpha: float)
 
     The latter is that whose curve has as much area as the observed ROC curve. Each is None if there is no such share.
     """
-    likeliest = first_separated(_allowed(tests, claim, copies), tests.separation)
+    likeliest = first_separated(lambda i: _allowed(tests, claim, copies, RATIO**i), tests.separation)
     near = MOST if likeliest is None else likeliest
     estimate = RATIO**near if LEAST < near < MOST else None
     # The test rejects about where the scores are separated by two standard errors more than the curve allows.
     ratio = 1 - min(0.75, _REJECTS * tests.standard_error / max(tests.separation, 1e-9))
     near -= round(math.log(ratio) / math.log(RATIO))
-    rejected = tests.rejections(_curve(claim, 1.0, copies), alpha)
-    least = first_exponent(lambda i: rejected(i, _curve(claim, RATIO**i, copies)), near=near)
-    return None if least is None else RATIO**least, estimate
+    return rejected_share(lambda i: tests.p_value(_curve(claim, RATIO**i, copies)), alpha, near=near), estimate
 
 
-def _truth(
-    tests: ClaimTests, claim: Claim, copies: int, share: float, *, expected: float | None, doubt: float = 0.0
-) -> GaussianDP:
-    """Return the curve that this attack reaches with a share of the noise.
+def _truth(tests: ClaimTests, claim: Claim, copies: int, share: float, strength: float) -> GaussianDP:
+    """Return the curve that an attack reaches with a share of the noise.
 
     Args:
-        tests: The tests, which know how far the scores are separated.
+        tests: The tests.
         claim: The claim.
         copies: How often each member was inserted.
         share: Share of the claimed noise.
-        expected: The separation, if it is known without the scores. These then only matter if they are further below it
-            than chance explains.
-        doubt: Standard errors to add to the observed separation: few scores that happen to overlap do not make a weak
-            attack.
+        strength: How far the attack separates members with all of the claimed noise.
     """
-    observed = tests.separation + doubt * tests.standard_error
-    if expected is not None:
-        observed = min(expected, tests.separation + _BENEFIT_OF_DOUBT * tests.standard_error)
-    members = _MOST_CANARIES if tests.nonmembers else tests.members
-    allowed = _separation(_curve(claim, 1.0, copies), members)
-    if min(observed, allowed) <= 0:
+    allowed = _allowed(tests, claim, copies, 1.0)
+    if min(strength, allowed) <= 0:
         return GaussianDP(0.0)
     # In units of what a canary adds, scores have variance 1/s². The noise explains 1/a² of it. The rest, such as other
     # canaries and the clients' updates, does not shrink with the noise.
-    rest = max(0.0, observed**-2 - allowed**-2)
-    allowed_then = _separation(_curve(claim, share, copies), members)
-    return GaussianDP(float((allowed_then**-2 + rest) ** -0.5))
+    rest = max(0.0, strength**-2 - allowed**-2)
+    return GaussianDP(float((_allowed(tests, claim, copies, share) ** -2 + rest) ** -0.5))
 
 
-def _canaries_needed(
-    tests: ClaimTests, claim: Claim, copies: int, alpha: float, expected: float | None = None
-) -> int | None:
+def _canaries_needed(tests: ClaimTests, claim: Claim, copies: int, alpha: float, strength: float) -> int | None:
     """Return the number of members that detects half the noise with the wanted power, rounded up to two digits."""
-    half = RATIO**HALF_EXPONENT
-    truth = _truth(tests, claim, copies, half, expected=expected, doubt=_BENEFIT_OF_DOUBT)
+    truth = _truth(tests, claim, copies, RATIO**HALF_EXPONENT, strength)
     whole = _curve(claim, 1.0, copies)
     most = _MOST_DEPENDENT if tests.dependent else _MOST_CANARIES
-    return number_needed(tests.members, lambda factor: tests.power(whole, truth, alpha, factor), most=most)
+    return number_needed(tests.members, lambda factor: tests.powers(whole, alpha, factor)(truth), most=most)
 
 
 def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: int) -> bool:
@@ -317,40 +314,32 @@ def _estimate_exceeds(scores: Scores, claim: Claim, confidence: float, copies: i
     return normal and estimate.lower is not None and estimate.lower > claim.epsilon
 
 
-def first_separated(separation: Callable[[int], float], wanted: float, *, most: int = MOST) -> int | None:
+def first_separated(separation: Callable[[int], float], wanted: float) -> int | None:
     """Return the smallest exponent at which curves separate members by at most so much; None if there is none.
-
-    For Gaussian noise in every round the separation is inverse to the noise, and for sampled rounds to a power of it:
-    each guess follows that law from the one before. A bisection looks at three times as many curves, which are slow to
-    compute. Where the law holds from guess to guess, the answer is off by at most one exponent.
 
     Args:
         separation: How far the curve of an exponent separates members; it falls with the exponent.
         wanted: The separation.
-        most: The largest exponent to look at.
 
     Example:
         >>> first_separated(lambda exponent: 2.0 / RATIO**exponent, 1.0)
         24
     """
-    low, high, guess = LEAST - 1, most + 1, 0
-    law, before = 1.0, (0, 0.0)  # how fast ln separation falls, and where it was seen last
-    while wanted > 0 and high - low > 1:
-        excess = math.log(max(separation(guess), 1e-300) / wanted) / math.log(RATIO)
-        if excess > 0:
-            low = guess
-        else:
-            high = guess
-        if guess != before[0]:
-            law = max(0.1, (excess - before[1]) / (before[0] - guess))
-        before, missing = (guess, excess), excess / law
-        guess += math.ceil(missing)
-        if -1 < missing < 1:
-            high = guess
-            break
-        if not low < guess < high:  # the law does not hold here
-            guess = (low + high) // 2
-    return high if high <= most else None
+    if wanted <= 0:
+        return None
+    separation = cache(separation)
+
+    def steps_to_go(exponent: int) -> float:
+        return math.log(max(separation(exponent), 1e-300) / wanted) / math.log(RATIO)
+
+    # For Gaussian noise in every round the separation is inverse to the noise, and for sampled rounds to a power of it,
+    # which two curves tell. Nothing depends on these laws: they say where to look first, since curves are slow.
+    start = steps_to_go(0)
+    guess = int(np.clip(math.ceil(start), LEAST, MOST))
+    if guess:
+        power = max(0.1, (start - steps_to_go(guess)) / guess)
+        guess = int(np.clip(math.ceil(start / power), LEAST, MOST))
+    return first_exponent(lambda exponent: separation(exponent) <= wanted, near=guess)
 
 
 def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = MOST) -> int | None:
@@ -384,30 +373,35 @@ def first_exponent(holds: Callable[[int], bool], *, near: int = 0, most: int = M
     return high
 
 
-def rejected_share(p_value: Callable[[int], float], alpha: float) -> float | None:
+def rejected_share(p_value: Callable[[int], float], alpha: float, *, near: int = 0) -> float | None:
     """Return the smallest share that is rejected: every larger one claims more, so it is rejected too.
 
     Args:
         p_value: P-value of the claim with a share of its noise, by exponent.
         alpha: Significance.
+        near: Exponent at which to start.
     """
-    exponent = first_exponent(lambda i: p_value(i) <= alpha)
+    exponent = first_exponent(lambda i: p_value(i) <= alpha, near=near)
     return None if exponent is None else RATIO**exponent
 
 
-def detectable_share(power: Callable[[int], float], *, near: int = _NEAR) -> float | None:
+def detectable_share(power: Callable[[int], float]) -> float | None:
     """Return the largest share, at most 1, that is told from the claim with the wanted power; None if there is none.
 
     Args:
         power: Probability to detect a share, by exponent.
-        near: Exponent at which to start.
 
     Example:
-        >>> round(detectable_share(lambda exponent: 1 - RATIO**exponent / 2), 2)  # 80% power at a share of 0.4
+        >>> round(detectable_share(lambda exponent: 1 - RATIO**exponent / 2), 3)  # 80% power at a share of 0.4
         0.4
     """
-    missed = first_exponent(lambda i: power(i) < POWER, near=near, most=0)
-    return None if missed == LEAST else RATIO ** ((0 if missed is None else missed) - 1)
+    power = cache(power)
+    missed = first_exponent(lambda i: power(i) < POWER, near=_NEAR, most=0)
+    if missed is None or missed == LEAST:
+        return None if missed == LEAST else RATIO**-1
+    # Between two shares 3% apart the power of a large audit falls by 20 points.
+    enough = power(missed - 1)
+    return float(RATIO ** (missed - 1 + (enough - POWER) / (enough - power(missed))))
 
 
 def number_needed(count: int, power: Callable[[float], float], *, most: int) -> int | None:

@@ -137,7 +137,7 @@ class Gate:
         alike: dict[str, list[str]] = {}  # several views may show the same bug
         for failure in self.failures:
             alike.setdefault(failure.reason, []).append(failure.result.name)
-        return listed + [(summary.first_few(names), reason) for reason, names in alike.items()]
+        return listed + [("; ".join(names), reason) for reason, names in alike.items()]
 
     @property
     def outcome(self) -> str:

@@ -145,15 +145,8 @@ def verdict_sentence(result: Result) -> str:
         p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
         assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{_fault(result, test)}{assumes}"
-    half, power = "half the noise", ""
-    if test.detectable_noise is not None:
-        power = f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
-    if claim.least_noise is None:
-        # Of claims that state only ε, the share of the noise stands for ε divided by it.
-        half = "twice this ε"
-        if test.detectable_noise is not None:
-            detected = claim.epsilon / test.detectable_noise
-            power = f" This audit would have detected ε = {detected:.3g} (80% power)."
+    half = "half the noise" if claim.least_noise is not None else "twice this ε"
+    power = "" if test.detectable_noise is None else f" This audit would have detected {_detectable(claim, test)}."
     if result.verdict is Verdict.TOO_WEAK:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
@@ -162,6 +155,23 @@ def verdict_sentence(result: Result) -> str:
             claimed = f"the ε = {result.tested.epsilon:.4g} that the claimed noise gives {result.participation}"
         return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
+
+
+def _detectable(claim: Claim, test: ClaimTest) -> str:
+    """Say what the test would have detected, and how sure that is if nobody knows how strong the attack is."""
+
+    def at(share: float) -> str:
+        if claim.least_noise is not None:
+            return f"noise below {share:.2g} of the claim"
+        # Of claims that state only ε, the share of the noise stands for ε divided by it.
+        return f"ε = {claim.epsilon / share:.3g}"
+
+    assert test.detectable_noise is not None
+    detected, worst = f"{at(test.detectable_noise)} (80% power)", test.detectable_at_worst
+    if worst is None or f"{worst:.2g}" == f"{test.detectable_noise:.2g}":
+        return detected
+    weakest = at(worst) if worst else "nothing"
+    return f"{detected} if the attack is as strong as its scores allow, and {weakest} if it is as weak"
 
 
 def _remedy(result: Result, test: ClaimTest, half: str) -> str:

@@ -14,30 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
 from coalmine.seeds import default_rng
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.one_run import guess_families, guess_power, most_powerful_guesses
-from coalmine.stats.rank_tests import Design, member_ranks, random_choice
+from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Design, member_ranks, random_choice
 from coalmine.stats.scores import COIN_FLIPS, INDEPENDENT, Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
-from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, Curve, GaussianDP
 
 # The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
 RANK_SUM_SHARE = 0.5
 _POWER_DRAWS = 1_999  # of which the power is known to 0.01
-_ALL = slice(None)
 _FEW_UNIFORM = 16  # uniform numbers whose series would converge slowly
 _FARTHEST = 1e3  # standard deviations: a score that is certainly a member's counts as this far away
-
-Rows = Ints | slice
-"""Indices of the draws to evaluate."""
 
 
 class ClaimTests:
@@ -122,102 +119,93 @@ class ClaimTests:
         sums = claim.directions[0].tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
         return float(shares @ uniform_sum_cdf(sums, self.members))
 
-    def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
-        """Return the probability to reject ``claim`` if the scores overlap like ``truth``.
+    def powers(self, claim: Curve, alpha: float, factor: float = 1.0) -> Callable[[Curve], float]:
+        """Return the probability to reject ``claim``, as a function of the curve that the attack really reaches.
 
-        Where non-members are counted, it is that of the rank-sum test alone: a lower limit.
+        With counted non-members it is a lower limit where there are guesses in both tails, which it leaves out.
 
         Args:
             claim: The claim.
-            truth: The curve that the attack really reaches.
             alpha: Significance of the test.
             factor: How many times as many canaries there are.
         """
         members, nonmembers = math.ceil(self.members * factor), math.ceil((self.nonmembers or 0) * factor)
         if self.dependent:
             canaries = members + nonmembers
-            guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
-            return float(guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0])
+
+            def guessed(truth: Curve) -> float:
+                guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
+                return float(guess_power(canaries, np.array([guesses]), claim, truth, alpha)[0])
+
+            return guessed
         if self.nonmembers is None:
-            detection = KnownNullDetection(members, claim, alpha, by_signs=self._by_signs)
-            return float(np.mean(detection.rejected(truth, _ALL)))
-        test = self.rank_sum
-        if factor != 1:
-            test = RankSum(members, nonmembers, default_rng(0), draws=999)
-        return test.power(claim, truth, alpha * RANK_SUM_SHARE)
-
-    def rejections(self, claim: Curve, alpha: float) -> Callable[[int, Curve], bool]:
-        """Return a function that says whether a curve is rejected, for curves in the order of their first argument.
-
-        The same as ``p_value(curve) <= alpha``, but faster where each curve allows less than the ones before. The claim
-        is the curve at 0.
-        """
-        if self.dependent or self.nonmembers is None:
-            return lambda _, curve: self.p_value(curve) <= alpha
-        test, reached = self.rank_sum, self.rank_sum.statistic(self.scores) - _ROUNDING
-        draws = []
-        for side in range(len(claim.directions)):  # of no noise at all there is only one
-            beyond = partial(lambda side, curve, rows: test.drawn(curve.directions[-side], rows) >= reached, side)
-            draws.append(OrderedDraws(test.draws, beyond))
-            draws[side].count(0, claim)  # known from its p-value
-
-        def rejected(place: int, curve: Curve) -> bool:
-            at_ranks = joint_p_value(claim_families(self.scores, self.design, curve), curve)
-            if at_ranks / (1 - RANK_SUM_SHARE) <= alpha:
-                return True
-            most = max(each.count(place, curve) for each in draws)
-            return (1 + most) / (1 + test.draws) / RANK_SUM_SHARE <= alpha
-
-        return rejected
-
-    def powers(self, claim: Curve, alpha: float) -> Callable[[int, Curve], float]:
-        """Return a function that gives the `power` for true curves in the order of its first argument.
-
-        Faster than `power` where each curve allows less than the ones before.
-        """
-        if self.dependent:
-            return lambda _, truth: self.power(claim, truth, alpha)
-        if self.nonmembers is None:
-            detection = KnownNullDetection(self.members, claim, alpha, by_signs=self._by_signs)
-            draws = OrderedDraws(_POWER_DRAWS, detection.rejected)
-        else:
-            test, critical = self.rank_sum, self.rank_sum.critical(claim, alpha * RANK_SUM_SHARE)
-            draws = OrderedDraws(_POWER_DRAWS, lambda truth, rows: test.drawn(truth, rows) > critical)
-        return lambda place, truth: draws.count(place, truth) / draws.size
+            return KnownNullDetection(members, claim, alpha, by_signs=self._by_signs).power
+        return CountedDetection(members, nonmembers, claim, alpha, self.design).power
 
 
-class OrderedDraws:
-    """Counts draws beyond a limit, along curves of which each allows less than the ones before.
+class Detection(Protocol):
+    """Simulated audits, and how many of them reject a claim."""
 
-    The statistic of every draw falls along such curves. A draw that is beyond the limit at one of them is beyond it at
-    all earlier ones, and a draw within it is within it at all later ones, so only the others are looked at.
+    def power(self, truth: Curve) -> float:
+        """Return the share of the audits that reject the claim if ``truth`` holds."""
+        ...
+
+
+class CountedDetection(Detection):
+    """Simulated audits with counted non-members, which test by rank sum and at thresholds.
+
+    The significance of guesses in both tails is left out, so the power is a lower limit where there are any.
 
     Args:
-        size: Number of draws.
-        beyond: Returns whether the draws of some rows are beyond the limit if a curve holds.
+        members: Number of members.
+        nonmembers: Number of non-members.
+        claim: The claim.
+        alpha: Significance of all tests together.
+        design: How members were chosen.
 
     Example:
-        >>> limits = np.array([0.5, 1.5, 2.5])
-        >>> draws = OrderedDraws(3, lambda curve, rows: curve.mu > limits[rows])
-        >>> [draws.count(place, GaussianDP(3.0 - place)) for place in (1, 0, 2)]
-        [2, 3, 1]
+        >>> CountedDetection(50, 50, GaussianDP(1.0), 0.05, "fixed").power(GaussianDP(2.0)) > 0.95
+        True
     """
 
-    def __init__(self, size: int, beyond: Callable[[Curve, Rows], Bools]) -> None:
-        self.size, self._beyond = size, beyond
-        self._last_beyond, self._first_within = np.full(size, -np.inf), np.full(size, np.inf)
+    def __init__(self, members: int, nonmembers: int, claim: Curve, alpha: float, design: Design) -> None:
+        top = member_ranks(members).astype(np.float64)
+        # The share of these tests beside guesses in both tails, if there are any (`claim_families`).
+        others_weight = 0.0
+        if design == "coin-flips" or isinstance(claim, ApproximateDP):
+            guessed = 1.0 if design == "coin-flips" else 2 * min(members, nonmembers) / (members + nonmembers)
+            others_weight = TWO_TAILS_WEIGHT * guessed
+        level = alpha * (1 - RANK_SUM_SHARE) / (1 + others_weight) / top.size
+        # How many non-members must score lower than the member at each rank for the claim to be rejected there; one
+        # more than all where it never is. A bisection.
+        low, high = np.zeros(top.size, dtype=np.int64), np.full(top.size, nonmembers + 1)
+        while np.any(open_ranks := high - low > 1):
+            beaten = np.where(open_ranks, (low + high) // 2, high)
+            pairs = BetaPair(top, members - top + 1, nonmembers - beaten + 1.0, np.maximum(beaten, 1.0))
+            rejects = (beaten <= nonmembers) & (pairs.probability_below(claim) <= level)
+            low, high = np.where(open_ranks & ~rejects, beaten, low), np.where(rejects, beaten, high)
+        # The first of them counts: the non-member that has as many others above it as may score higher.
+        possible = high <= nonmembers
+        top, first = self.compared_ranks = top[possible], (nonmembers + 1 - high)[possible]
+        ranks, other_ranks = np.union1d(even_ranks(members), top), np.union1d(even_ranks(nonmembers), first)
+        self._even = np.searchsorted(ranks, even_ranks(members)), np.searchsorted(other_ranks, even_ranks(nonmembers))
+        self._compared = np.searchsorted(ranks, top), np.searchsorted(other_ranks, first)
+        rng = default_rng(1)
+        self._uniform = uniform_order_statistics(members, ranks, rng, _POWER_DRAWS)
+        self._quantiles = special.ndtri(self._uniform)
+        self._others = uniform_order_statistics(nonmembers, other_ranks, rng, _POWER_DRAWS)
+        self._critical = RankSum(members, nonmembers, rng).critical(claim, alpha * RANK_SUM_SHARE)
 
-    def count(self, place: int, curve: Curve) -> int:
-        """Return the number of draws that are beyond the limit if the curve at a place in the order holds."""
-        rows = np.flatnonzero((self._last_beyond < place) & (place < self._first_within))
-        beyond = self._beyond(curve, rows if rows.size < self.size else slice(self.size))
-        self._last_beyond[rows[beyond]] = place
-        self._first_within[rows[~beyond]] = place
-        return int(np.count_nonzero(self._last_beyond >= place))
+    def power(self, truth: Curve) -> float:
+        """Return the share of the audits that reject the claim if ``truth`` holds."""
+        fpr = member_fpr(truth, self._uniform, self._quantiles)
+        whole = comparisons_won(fpr[:, self._even[0]], self._others[:, self._even[1]]) > self._critical
+        at_top = fpr[:, self._compared[0]] < self._others[:, self._compared[1]]
+        return float(np.mean(whole | at_top.any(axis=1)))
 
 
-class KnownNullDetection:
-    """Simulated audits with a known null, and whether one of the tests rejects a claim in them.
+class KnownNullDetection(Detection):
+    """Simulated audits with a known null.
 
     The mean over all members is simulated as that over at most 50 order statistics, in the middle of even blocks.
 
@@ -229,8 +217,8 @@ class KnownNullDetection:
 
     Example:
         >>> detection = KnownNullDetection(25, GaussianDP(10.0), 0.05)  # claims ε = 96 at δ = 1e-5
-        >>> detection.rejected(GaussianDP(20.0), slice(None)).mean()  # ε = 292
-        np.float64(1.0)
+        >>> detection.power(GaussianDP(20.0))  # ε = 292
+        1.0
     """
 
     def __init__(self, members: int, claim: Curve, alpha: float, *, by_signs: bool = False) -> None:
@@ -251,16 +239,16 @@ class KnownNullDetection:
         self._level_at_ranks = (alpha - level) / self._top.size
         self._cannot_reject = by_signs and 0.5**members > alpha  # not even if all scores are positive
 
-    def rejected(self, truth: Curve, rows: Rows) -> Bools:
-        """Return whether the claim is rejected in the audits ``rows`` if ``truth`` holds, shape (rows,)."""
-        fpr = member_fpr(truth, self._uniform[rows], self._quantiles[rows])
+    def power(self, truth: Curve) -> float:
+        """Return the share of the audits that reject the claim if ``truth`` holds."""
         if self._cannot_reject:
-            return np.zeros(len(fpr), dtype=bool)
+            return 0.0
+        fpr = member_fpr(truth, self._uniform, self._quantiles)
         with np.errstate(divide="ignore"):
             allowed = self._claim.directions[0].tpr_at_tails(np.log(fpr), np.log1p(-fpr))
         at_top = special.betainc(self._top, self._members - self._top + 1, allowed[:, self._top_columns])
         whole = allowed[:, self._even_columns].mean(axis=1) <= self._critical
-        return np.asarray(whole | (at_top <= self._level_at_ranks).any(axis=1))
+        return float(np.mean(whole | (at_top <= self._level_at_ranks).any(axis=1)))
 
 
 def uniform_sum_cdf(totals: Floats, count: int) -> Floats:
@@ -343,7 +331,6 @@ class RankSum:
         self._uniform = uniform_order_statistics(members, even_ranks(members), rng, draws)
         self._quantiles = special.ndtri(self._uniform)
         self._nonmembers = uniform_order_statistics(nonmembers, even_ranks(nonmembers), rng, draws)
-        self._kept: dict[Curve, Floats] = {}
 
     def p_value(self, scores: Scores, claim: Curve) -> float:
         """Return the p-value of a claim from these scores: a Monte Carlo test, valid for any number of draws."""
@@ -357,30 +344,10 @@ class RankSum:
         nonmembers = scores.observed[scores.observed.size - even_ranks(scores.observed.size)]
         return float(np.mean(members[:, None] > nonmembers))
 
-    def drawn(self, curve: Curve, rows: Rows = _ALL) -> Floats:
-        """Return the statistic of draws from the least favorable pair of a curve: of all, or of some rows."""
-        if curve in self._kept:
-            return self._kept[curve][rows]
+    def drawn(self, curve: Curve) -> Floats:
+        """Return the statistic of draws from the least favorable pair of a curve."""
         # A member's score has the FPR curve⁻¹(U) for a uniform U, and a non-member's is uniform itself.
-        fpr = member_fpr(curve, self._uniform[rows], self._quantiles[rows])
-        others = self._nonmembers[rows]
-        m, n = fpr.shape[1], others.shape[1]
-        # Ties count as wins for members. Without any wins, members would take the last m places.
-        order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
-        # Exact in float32, and by einsum, since BLAS takes ten times as long for such narrow rows.
-        places = np.einsum("ij,j->i", (order < m).astype(np.float32), np.arange(m + n, dtype=np.float32))
-        won = np.arange(n, n + m).sum() - places
-        statistics = np.asarray(won / (m * n), dtype=np.float64)
-        if rows is _ALL:
-            self._kept[curve] = statistics  # a claim is asked for many times
-        return statistics
-
-    def power(self, claim: Curve, truth: Curve, level: float) -> float:
-        """Return the probability that the test rejects ``claim`` at significance ``level`` if ``truth`` holds.
-
-        For the attack with the highest power that ``truth`` allows.
-        """
-        return float(np.mean(self.drawn(truth) > self.critical(claim, level)))
+        return comparisons_won(member_fpr(curve, self._uniform, self._quantiles), self._nonmembers)
 
     def critical(self, claim: Curve, level: float) -> float:
         """Return the statistic above which the test rejects ``claim`` at significance ``level``."""
@@ -389,6 +356,16 @@ class RankSum:
         if allowed < 0:
             return np.inf
         return max(float(np.sort(self.drawn(each))[-1 - allowed]) for each in claim.directions) + _ROUNDING
+
+
+def comparisons_won(fpr: Floats, others: Floats) -> Floats:
+    """Return the share of comparisons that members win in each row, from the FPRs at all scores, (rows, scores)."""
+    m, n = fpr.shape[1], others.shape[1]
+    # Ties count as wins for members. Without any wins, members would take the last m places.
+    order = np.argsort(np.concatenate([fpr, others], axis=1), axis=1, kind="stable")
+    # Exact in float32, and by einsum, since BLAS takes ten times as long for such narrow rows.
+    places = np.einsum("ij,j->i", (order < m).astype(np.float32), np.arange(m + n, dtype=np.float32))
+    return np.asarray((np.arange(n, n + m).sum() - places) / (m * n), dtype=np.float64)
 
 
 def member_fpr(curve: Curve, uniform: Floats, quantiles: Floats) -> Floats:

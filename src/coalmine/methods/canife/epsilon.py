@@ -80,6 +80,13 @@ class Period:
         return Scores(comparable[self.present], comparable[~self.present])
 
     @property
+    def separation(self) -> float | None:
+        """How far scores with the canary are expected to lie from those without, in σ; None where that is unknown."""
+        if not (np.isfinite(self.sigma).all() and self.sigma.min() > 0):
+            return None
+        return float(np.sqrt(np.mean(self.sigma**-2.0)))
+
+    @property
     def faded(self) -> bool:
         """Whether the median trial has less than a quarter of the best trial's information (1/σ²)."""
         return bool(np.isfinite(self.sigma).all() and np.median(self.sigma) > 2 * self.sigma.min())

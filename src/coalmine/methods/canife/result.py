@@ -120,7 +120,7 @@ def canife_result(
     """Return the result of all periods; ``independent`` says whether the scores within a period are independent."""
     rounds = [round_estimate(period, independent=independent, delta=delta, confidence=confidence) for period in periods]
     # Scores of different periods are never independent: the model moved between them.
-    whole = rounds[0]
+    whole, together = rounds[0], periods[0]
     if len(rounds) > 1:
         trials = [(period.scores, period.present, period.sigma) for period in periods]
         total = sum(period.rounds for period in periods)
@@ -150,9 +150,17 @@ def canife_result(
             noise_multiplier=noise_multiplier, delta=delta, accountant="rdp"
         )
         if independent and len(rounds) > 1:
-            test = _test_of_one_period(claim, rounds, confidence)
+            test = _test_of_one_period(claim, periods, confidence)
         else:
-            test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
+            test = claim_test(
+                claim,
+                whole.estimates,
+                members,
+                nonmembers,
+                design="coin-flips",
+                independent=independent,
+                expected=together.separation,
+            )
     described: list[dict[str, Any]] = []
     for round, design in designs.items():
         # Facts that are unknown (NaN) are null in JSON.
@@ -201,24 +209,26 @@ def canife_result(
     )
 
 
-def _test_of_one_period(claim: Claim, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest:
+def _test_of_one_period(claim: Claim, periods: Sequence[Period], confidence: float) -> ClaimTest:
     """Return the test of a round's claim in the period that contradicts it most, corrected for their number.
 
     Scores within a period are independent, those of different periods are not. All of them together would leave only
     the guesses about one run, which cannot tell half of the noise from the claim; the union bound costs far less.
     """
-    scored = [period.scores for period in rounds if period.scores is not None]
-    p_value, scores = strongest_period(scored, claim)
+    scored = [(period.pair, period.separation) for period in periods if period.pair is not None]
+    p_value, strongest = strongest_period([scores for scores, _ in scored], claim)
+    scores, expected = scored[strongest]
     strict = 1 - (1 - confidence) / len(scored)  # Bonferroni over the periods
-    test = check_claim(scores.members, scores.observed, claim, confidence=strict, design="coin-flips")
+    terms: dict[str, Any] = {"confidence": strict, "design": "coin-flips", "expected": expected}
+    test = check_claim(scores.members, scores.observed, claim, **terms)
     return replace(test, p_value=p_value, confidence=confidence)
 
 
-def strongest_period(scored: Sequence[Scores], claim: Claim) -> tuple[float, Scores]:
-    """Return the p-value of the claim from all periods, by the union bound, and the scores that contradict it most."""
+def strongest_period(scored: Sequence[Scores], claim: Claim) -> tuple[float, int]:
+    """Return the p-value of the claim from all periods, by the union bound, and which of them contradicts it most."""
     curve = claim.curve()
     p_values = [ClaimTests(scores, design="coin-flips").p_value(curve) for scores in scored]
-    return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
+    return min(1.0, len(scored) * min(p_values)), p_values.index(min(p_values))
 
 
 def _warnings(

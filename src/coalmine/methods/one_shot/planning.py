@@ -23,7 +23,7 @@ from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.seeds import default_rng
-from coalmine.stats.claim_tests import RANK_SUM_SHARE, KnownNullDetection, RankSum
+from coalmine.stats.claim_tests import CountedDetection, Detection, KnownNullDetection
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
@@ -43,7 +43,6 @@ MOST_TRIED = _TRIED[-1]
 """The largest number of canaries that is tried."""
 
 _STEP = 8  # of these numbers
-_DRAWS = 1_999
 _QUANTILES, _ALWAYS_ENOUGH = 11, 50
 _FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
@@ -159,7 +158,7 @@ def plan(
     The power is that of the likelihood-ratio score for the view ``updates``, and of the cosine for views of models,
     where a canary stands out of the noise of all rounds by q √rounds / noise, q being its share of the rounds. Both
     leave out that the clients' own updates hide canaries a little, and that a server with momentum weighs rounds
-    differently. Of the test only the half that compares all ranks counts, so for large ε fewer canaries can be enough.
+    differently.
 
     Args:
         noise_multiplier: Claimed noise: standard deviation on a round's sum over the clip norm.
@@ -290,7 +289,7 @@ class AuditPower:
         self.claim, self.view, self.rate, self.dim = claim, view, rate, dim
         self._alpha, sampling = 1 - check_confidence(confidence), claim.sampling
         self._curve, self.power, self._truth = cache(claim.curve), cache(self._power), cache(self.truth)
-        self._rank_sum = cache(lambda m, n: RankSum(m, n, default_rng(0), draws=_DRAWS))
+        self._detection = cache(self._detection_with)
         # Expected share of the canaries in a round that has any: all of them, if they share a few rounds.
         self.due = 1.0 if isinstance(sampling, AtMost) else rate
         # Where canaries have several secret rounds of their own, `OneShot` does not know the null distribution.
@@ -339,7 +338,7 @@ class AuditPower:
 
     def _power(self, noise: float, canaries: int) -> float:
         """Return the power of the audit's test with so many inserted canaries if a share of the noise is there."""
-        claim, truth, scored = self._curve(1.0), self._truth(noise), canaries
+        truth, scored = self._truth(noise), canaries
         if self.dim is not None:
             scored -= canaries // IN_TENSORS  # those in single tensors have a test of their own
             if isinstance(truth, GaussianDP):
@@ -354,13 +353,14 @@ class AuditPower:
         powers = []
         for members in inserted.astype(int).tolist():
             held_out = 2 * scored - members if self.test == "counted" else None
-            if held_out is None:
-                detection = KnownNullDetection(members, claim, self._alpha, by_signs=True)
-                powers.append(float(detection.rejected(truth, slice(None)).mean()))
-            else:
-                test = self._rank_sum(members, held_out)
-                powers.append(test.power(claim, truth, self._alpha * RANK_SUM_SHARE))
+            powers.append(self._detection(members, held_out).power(truth))
         return float(np.mean(powers))
+
+    def _detection_with(self, members: int, nonmembers: int | None) -> Detection:
+        """Return simulated audits with so many scores."""
+        if nonmembers is None:
+            return KnownNullDetection(members, self._curve(1.0), self._alpha, by_signs=True)
+        return CountedDetection(members, nonmembers, self._curve(1.0), self._alpha, "coin-flips")
 
 
 @dataclass(frozen=True, eq=False)
