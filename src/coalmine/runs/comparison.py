@@ -307,7 +307,7 @@ def compare(
         ...     return check_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
         >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
         >>> [row.difference for row in comparison.rows]
-        ['', 'differs beyond noise (95%)']
+        ['', 'scores differ beyond noise (95%)']
         >>> runs = [noisy(noise, seed) for noise in (1.0, 10.0) for seed in (0, 1)]
         >>> compared = compare(runs, groups=["σ = 1", "σ = 1", "σ = 10", "σ = 10"])
         >>> [(row.run, len(row.results)) for row in compared.rows]
