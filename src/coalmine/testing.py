@@ -130,7 +130,7 @@ def assert_private(
     result = check_mechanism(
         mechanism, dim=dim, claim=claim, confidence=1 - _FIRST_CALL * false_alarm_rate, canaries=canaries, calls=calls,
         layers=layers, clients=clients, clip_norm=clip_norm, norm=norm,
-        false_alarm_rate=(1 - _FIRST_CALL) * false_alarm_rate, test_scores=False, seed=seed,
+        false_alarm_rate=(1 - _FIRST_CALL) * false_alarm_rate, seed=seed,
     )  # fmt: skip
     dimensions = f"{result.config['dim']:,} dimensions, seed {seed}"
     bugs = summary.causes(finding for finding in result.findings if finding.refutes)

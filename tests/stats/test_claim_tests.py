@@ -170,6 +170,27 @@ def test_with_a_known_null_members_were_added():
     assert tests.p_value(claim) == added < 0.6 * covering < 0.6
 
 
+@pytest.mark.parametrize("share", [0.1, 0.02])
+def test_noise_too_small_to_account_for_allows_everything(share):
+    """ε over the share is 256 to 1,278, which allows less than the curve of more noise does."""
+    claim = Claim(noise_multiplier=0.3, sampling=Poisson(0.001), rounds=3000, delta=1e-5)
+    more, less = (claim.curve(each).tpr_at_tails(np.array([-300.0]), np.zeros(1))[0] for each in (0.2, share))
+    assert 0.5 < more < less == 1.0
+    assert claim.curve(share).fpr(np.array([0.0, 0.5, 1.0])).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_the_searches_over_shares_pass_where_the_kind_of_curve_changes():
+    claim = Claim(noise_multiplier=0.3, sampling=Poisson(0.001), rounds=3000, delta=1e-5)
+    # The true share is 0.2: members that took part lie 17 deviations away, most of them far beyond e^-100.
+    rng = np.random.default_rng(0)
+    rounds = rng.binomial(3000, 0.001, 200)
+    scores = rng.normal(0, 1, 200) + rounds / 0.06
+    test = check_claim(scores, None, claim, null=NormalNull())
+    assert test.refuted
+    assert 0.06 < test.noise_at_most < 1
+    assert test.noise_estimate is None or test.noise_estimate > 0.06
+
+
 # The rank-sum test
 
 

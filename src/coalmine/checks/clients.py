@@ -227,7 +227,6 @@ class Setting:
         others: The other clients.
         essential: Whether to try it where only few rounds can be tried.
         may_refuse: Whether an aggregation may raise an error instead.
-        only_huge: Whether only a huge update is tried, and not those of the clip norm.
         place: Its index among the clients; by default it is the last one.
     """
 
@@ -236,7 +235,6 @@ class Setting:
     others: Sequence[Any]
     essential: bool = False
     may_refuse: bool = False
-    only_huge: bool = False
     place: int | None = None
 
 
@@ -290,17 +288,17 @@ class ProbeClients:
         """Return rounds whose other clients make one client count for more."""
         directions = [self._unit(self.template.vector(client)) for client in self.clients]
         clip, count = self.clip, len(self.clients)
-        # What the others are like, their updates, whether to always try it, and whether only with a huge update.
-        beside: list[tuple[str, list[Floats], bool, bool]] = [
-            ("whose updates are all clipped", [_HUGE * clip * d for d in directions], True, False),
-            ("whose updates are nearly zero", [1e-6 * clip * d for d in directions], False, False),
+        # What the others are like, their updates, and whether to always try it.
+        beside: list[tuple[str, list[Floats], bool]] = [
+            ("whose updates are all clipped", [_HUGE * clip * d for d in directions], True),
+            ("whose updates are nearly zero", [1e-6 * clip * d for d in directions], False),
         ]
         if count >= 2:
             # One client decides where a median of these lies. An odd one out pulls no way.
             signs = np.where(np.arange(count) % 2 == 0, 1.0, -1.0)
             signs[count - count % 2 :] = 1e-5
             halves = [sign * clip * self.direction for sign in signs]
-            beside.append(("half of which pull one way, half the other", halves, True, False))
+            beside.append(("half of which pull one way, half the other", halves, True))
         # What is chosen by rank, such as a quantile of norms to clip to, changes its size when one client joins, if its
         # rank lies between tiny and huge ones. With many clients, sizes rise over several ranks.
         edges = np.unique(np.linspace(0, count, _SPLITS + 1).round().astype(int))
@@ -308,14 +306,12 @@ class ProbeClients:
             rising = np.linspace(0.0, 1.0, high - low + 1)[1:]
             sizes = np.concatenate([np.full(low, 1e-3), rising, np.full(count - high, _HUGE)])
             how = f"of whom {low:,} send tiny and {count - high:,} huge updates"
-            beside.append((how, [size * clip * self.direction for size in sizes], False, True))
+            beside.append((how, [size * clip * self.direction for size in sizes], False))
         settings = []
-        for how, updates, essential, only_huge in beside:
+        for how, updates, essential in beside:
             others = [self.template.build(u, base=c) for u, c in zip(updates, self.clients, strict=True)]
             does = f"joined beside {self._who}s {how}"
-            settings.append(
-                Setting(check=Check.OTHERS, does=does, others=others, essential=essential, only_huge=only_huge)
-            )
+            settings.append(Setting(check=Check.OTHERS, does=does, others=others, essential=essential))
         # What is done to a certain reply, such as the first one, shows if the client sends it.
         for place in (0, (count + 1) // 2) if count > 1 else ():
             does = f"joined as number {place + 1} of {count + 1} {self._who}s"

@@ -572,8 +572,8 @@ def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
     return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
 
 
-def _odd_shape(transcript: Transcript, layers: Layers, *, beyond: bool) -> Attack | None:
-    """Look for noise that is bounded, has one sign, or is mostly tiny; ``beyond`` guesses only beyond its bounds."""
+def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
+    """Look for noise that is bounded, has one sign, or is mostly tiny."""
     noise, size, inserted = transcript.pilot_noise, transcript.size, transcript.pilot_inserted
     if inserted.all() or not inserted.any():
         return None
@@ -590,8 +590,8 @@ def _odd_shape(transcript: Transcript, layers: Layers, *, beyond: bool) -> Attac
         sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
     else:
         return None
-    if not (beyond and bounded):
-        return None if beyond else attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
+    if not bounded:
+        return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
     # What no noise of the pilot explains: outputs that are too large without an update, or too small with one. Which
     # they are was settled before the test, so these are two thresholds, and there are no others.
     above = transcript.target_outputs > high
@@ -743,7 +743,6 @@ _ATTACKS: _Attacks = (
     (partial(_low_noise, axis=0), 0.08),
     (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
-    (partial(_odd_shape, beyond=True), 0.05),
-    (partial(_odd_shape, beyond=False), 0.03),
+    (_odd_shape, 0.08),
 )
 """The attacks that need no further calls, each with its share of the false-alarm rate, the most telling first."""

@@ -284,11 +284,7 @@ class _Search:
         named = partial(replace, check=setting.check, does=setting.does)
         if not outcome.is_finite or outcome.vector.size != self._base.outcome().vector.size:
             return
-        if setting.only_huge:
-            simple = simple[-1:]
-        elif few:
-            simple = simple[:1]
-        for probe in simple:
+        for probe in simple[:1] if few else simple:
             movement = self._compared(around, setting.others, probe, setting.place)
             self._observe(named(probe, may_refuse=setting.may_refuse, plain=False), movement)
 

@@ -222,6 +222,9 @@ class Claim:
         curve = _rounds_curve(self._schedule(noise), self.sampling, self.accountant)
         if curve is None and self.local_epsilon is not None and self.rounds is not None:
             curve = _local_curve(self.local_epsilon / noise, self.rounds)
+        if curve is None and noise != 1 and self.has_noise:
+            # No accountant says what so little noise allows. ε over the share may be far less, since ε grows faster.
+            return ApproximateDP(0.0, 1.0)
         return curve or ApproximateDP(self.epsilon / noise, self.delta)
 
     def _schedule(self, noise: float) -> tuple[tuple[float, int], ...]:

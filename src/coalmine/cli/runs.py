@@ -130,7 +130,7 @@ def sweep(
         console.print_sentence(swept.sentence)
     with console.busy("drawing"):
         figure = swept.plot()
-        written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS]
+        written = [save(figure, swept.directory / f"epsilon{ending}") for ending in FORMATS[:3]]
     if not as_json:
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
         if seeds > 1 and len(swept.axes) > 1:
@@ -297,8 +297,9 @@ def compare(
         list[str] | None,
         typer.Option(help="Pool runs, such as seeds, with the same value of this setting. Repeatable."),
     ] = None,
+    only: Annotated[str, typer.Option(help="Compare views that contain this text, such as 'one-shot, updates'.")] = "",
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .png or .html.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw all runs: a file .svg, .pdf, .png or .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise.
@@ -312,7 +313,7 @@ def compare(
     for directory in directories:
         runs += sorted(path.parent for path in directory.glob(f"*/{RESULT}")) or [directory]
     groups = comparing.groups_by_setting(runs, group_by) if group_by else None
-    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []))
+    comparison = comparing.compare(runs, groups=groups, by=", ".join(group_by or []), only=only)
     # Charts and pages are written with --json too, which only decides what is printed.
     written = []
     if html is not None:

@@ -148,12 +148,11 @@ def canary_evidence(
     return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test, recipe=recipe)
 
 
-def recomputed_from_canaries(result: Result, siblings: Sequence[Result] = ()) -> Result:
+def recomputed_from_canaries(result: Result) -> Result:
     """Return a result with its estimates and claim test computed again from its scores, by `canary_evidence`.
 
     Args:
         result: A result whose ``recipe`` is that of a `CanaryEvidence`, with its scores.
-        siblings: All results of its method; unused.
     """
     assert result.scores is not None
     terms = {**result.recipe, "null": parse_null(result.recipe["null"])}

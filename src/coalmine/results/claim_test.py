@@ -59,7 +59,8 @@ class ClaimTest:
         confidence: One minus the false-alarm rate at which ``verdict`` was reached; None if there is no claim or bound.
         assumes: What the test assumes about the scores; it assumes nothing about the mechanism.
         noise_at_most: Upper bound, at that confidence, on the share of the claimed noise that the training adds;
-            None if the claim states no noise multiplier or no share can be excluded.
+            None if the claim states no noise multiplier or no share can be excluded. Curves of sampled rounds may be
+            rounded, if upwards (docs/proofs.md).
         noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large. None where
             ``noise_at_most`` would be None for lack of a noise multiplier, or if it is below 0.02 or above 11.
         detectable_noise: The audit detects noise below this share of the claim with 80% power; for a claim without a

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from coalmine.methods.ldp.distinguishers import Trials, white_box
 from coalmine.methods.ldp.lower_bounds import empirical_epsilons, estimates, shared_bound, spread
@@ -71,3 +72,24 @@ def test_the_mean_is_doubtful_where_the_bound_exceeds_it():
         trials = white_box(dummy(), mechanism, 30_000, np.random.default_rng(0))["white-box"]
         quoted, *_, mean = estimates([trials], delta=0.0, confidence=0.95)
         assert mean.doubtful == (mean.epsilon < quoted.epsilon) == doubtful
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_true_positives_of_trials_that_differ_have_lighter_tails_than_the_binomial(seed):
+    """Theorem 6 of docs/proofs.md, exactly: coins and hits of 12 trials are enumerated by a product of polynomials."""
+    rates = np.random.default_rng(seed).beta(0.5, 0.5, 12)
+    joint = np.zeros((13, 13))  # probability of so many members, and so many true positives
+    joint[0, 0] = 1.0
+    for rate in rates:
+        member = joint / 2
+        joint = joint / 2
+        joint[1:] += member[:-1] * (1 - rate)
+        joint[1:, 1:] += member[:-1, :-1] * rate
+    for members in range(1, 13):
+        given, counts = joint[members] / joint[members].sum(), np.arange(13)
+        mean = members * rates.mean()
+        assert given @ counts == pytest.approx(mean)
+        below, above = np.cumsum(given), np.cumsum(given[::-1])[::-1]
+        low, high = counts <= mean - 1, counts >= mean + 1
+        assert np.all(below[low] <= stats.binom.cdf(counts[low], members, rates.mean()) + 1e-12)
+        assert np.all(above[high] <= stats.binom.sf(counts[high] - 1, members, rates.mean()) + 1e-12)

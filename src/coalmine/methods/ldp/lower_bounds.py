@@ -94,8 +94,8 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     * ``one-run``: from the number of right guesses (Steinke, Nasr and Jagielski 2023). Under ε-LDP a guess is right
       with probability at most e^ε/(1+e^ε), whatever the other trials showed. Best if both errors are about equal.
     * ``clopper-pearson``: exact bounds on both error rates; best if they are unequal. Where measurements differ, the
-      rates are means over them, and the bounds still hold: among all sums of independent trials with the same mean the
-      binomial has the widest tails (Hoeffding 1956).
+      rates are means over all of their trials, and the bounds hold for reports that are independent given the coins,
+      although the number of members of each is random (docs/proofs.md, Theorem 6).
     * ``ranks``: the highest and lowest scores, at numbers of guesses fixed in advance, for mechanisms whose extreme
       reports reveal more. `stats.one_run`; for a single measurement at δ > 0 `stats.simultaneous`, which is sharper
       there but needs identically distributed trials.

@@ -90,7 +90,6 @@ def check_mechanism(
     clip_norm: float = 1.0,
     norm: str = "l2",
     false_alarm_rate: float = CHECK_RATE,
-    test_scores: bool = True,
     seed: int = 0,
 ) -> Result:
     """Check whether a mechanism keeps its claim for adding or removing one update of norm 1.
@@ -120,7 +119,6 @@ def check_mechanism(
         norm: Which norm of updates is limited: ``"l2"``, or ``"l1"`` as for Laplace noise. Canaries of one coordinate
             have the same norm in both; the canaries of the first call are shortened.
         false_alarm_rate: Largest probability that attacks refute a correct mechanism, if its noise is independent.
-        test_scores: Whether the scores of the first call test the claim as well, which takes a quarter of the time.
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
@@ -186,7 +184,7 @@ def check_mechanism(
     members, null = scores[inserted], updates.cosine_null
     evidence = canary_evidence(
         members, scores[~inserted], null=null, signs=family == "hadamard", design="fixed", delta=delta,
-        confidence=confidence, claim=claim if test_scores else None, checks_detect=detects,
+        confidence=confidence, claim=claim, checks_detect=detects,
     )  # fmt: skip
     # Estimates that assume normal scores are marked as doubtful where these are not, so no warning repeats that.
     normal, _ = normality(members, "inserted")
@@ -202,8 +200,7 @@ def check_mechanism(
         null=f"cosine:{null.dim}",
         claim=claim,
         claim_test=evidence.claim_test,
-        # With these the gate finds the same again (`Method.recompute`), always with a test of the claim.
-        recipe={**evidence.recipe, "checks": statistics} if test_scores else {},
+        recipe={**evidence.recipe, "checks": statistics},  # with which the gate finds the same again
         checks=checks,
         findings=findings,
         ceiling=evidence.ceiling,
