@@ -203,10 +203,11 @@ class Audit:
 
         Args:
             round: Number of the round, from 0.
-            update: The noisy average of the round, before anything is done with it, (dim,): a NumPy array, a tensor of
+            update: The noisy average of the round, or what the server makes of it, (dim,): a NumPy array, a tensor of
                 any device and float type, or a list or state dict of them in the order of the parameters.
             model: The model after whatever the server does with the update, instead of ``update``.
-            divisor: What the sum was divided by to get ``update``, if that is public.
+            divisor: What the sum was divided by to get ``update``, if that is public. It sharpens scores and the causes
+                of findings; no check relies on it.
             trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
             rounding: How far rounding may have moved each number, where that is not negligible beside the noise. Half
                 precision, bfloat16 and one fine grid are recognized. Infinite if numbers were replaced.

@@ -11,7 +11,7 @@ from coalmine.results.gate import judge
 DIM, CLIENTS, ROUNDS, NOISE = 4_000, 20, 6, 2.0
 
 
-def audited(noise=None, *, clips=True, scale=1.0, norm=10.0):
+def audited(noise=None, *, clips=True, scale=1.0, norm=10.0, states_divisor=True):
     """The result of a loop; with a norm, canaries go through its clipping, as long as that."""
     rng = np.random.default_rng(0)
     audit = cm.OneShot(DIM, rounds=ROUNDS, canaries=100, view="updates", participation="every-round")
@@ -23,22 +23,27 @@ def audited(noise=None, *, clips=True, scale=1.0, norm=10.0):
             canaries = sum(u * min(1, longest / np.linalg.norm(u)) for u in planted.each(norm=norm))
         drawn = rng.normal(0, NOISE, DIM) if noise is None else noise(rng)
         divisor = CLIENTS + planted.clients
-        audit.observe(t, update=((scale * canaries + drawn) / divisor).astype(np.float32), divisor=divisor)
+        update = ((scale * canaries + drawn) / divisor).astype(np.float32)
+        audit.observe(t, update=update, divisor=divisor if states_divisor else None)
     return audit.result(claim=cm.Claim(noise_multiplier=NOISE, delta=1e-5))
 
 
-def test_clean_noise_and_a_refuted_claim_point_to_clipping():
+def test_canaries_that_arrive_too_long_point_to_clipping():
     text = str(audited(clips=False, norm=3.0))
-    fault = r"The noise is as claimed, so canaries arrive longer than the clip norm \(at least 2\.\d times\)"
-    assert re.search(fault, text)
+    assert re.search(
+        r"Canaries count for at least [23](\.\d+)? clip norms, by the stated divisor: look at clipping", text
+    )
     assert "missing noise" not in text
 
 
-def test_clipping_is_not_blamed_where_canaries_came_after_it():
+def test_without_a_divisor_noise_and_clipping_are_both_possible_causes():
+    (bug,) = audited(clips=False, norm=3.0, states_divisor=False).bugs
+    assert re.fullmatch(r"The update has at most 0\.\d+ of the claimed noise, or is not clipped", bug.sentence)
+
+
+def test_clipping_is_not_said_to_be_tested_where_canaries_came_after_it():
     result = audited(scale=3.0, norm=None)
     text = str(result)
-    assert "canaries count for more than one clip norm" in text
-    assert "look at clipping" not in text
     assert "Not tested: clipping." in judge([result]).terms
     assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
     simulated = str(replace(result, training="training"))

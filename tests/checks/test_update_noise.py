@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
 from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings, shape_findings
 from coalmine.checks.update_record import NoiseRecord, largest_roundings
+from coalmine.checks.update_shares import NoiseFloor
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -19,6 +21,17 @@ from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_
 
 LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
 ROUNDS, LEVEL = 20, 2e-4
+
+
+def known(record, noise_multiplier):
+    """Return the floor where the claimed noise in the record is known exactly, without any canaries."""
+    bins, tensors = record.bins, len(record.layers.names)
+    noise = np.full((bins, tensors), float(noise_multiplier))
+    sizes = np.tile(record.layers.sizes / record.layers.dim, (bins, 1))
+    return NoiseFloor(
+        noise_multipliers=noise[:, 0], typical=noise, slack=np.ones(tensors), of_round=noise[:, 0], weights=sizes,
+        relative=np.ones(tensors), whole=noise[:, 0], news=np.zeros(bins), precision=np.zeros(bins), length=0.0,
+    )  # fmt: skip
 
 
 def part(name):
@@ -34,7 +47,7 @@ def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed
         direction = rng.normal(size=LAYERS.dim)
         update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
         record.add(t, (0.25 * update).astype(np.float32), 0.25, 0.0)
-    return [f.sentence for f in noise_findings(record, np.full(rounds, claimed_noise), level)[0]]
+    return [f.sentence for f in noise_findings(record, known(record, claimed_noise), level)]
 
 
 def fresh(rng, t, memory):
@@ -194,7 +207,7 @@ def test_false_alarms_stay_below_the_level():
         record = NoiseRecord(layers, 10, seed)
         for t in range(10):
             record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
-        checks = {f.check for f in noise_findings(record, np.ones(10), 0.3)[0]}
+        checks = {f.check for f in noise_findings(record, known(record, 1.0), 0.3)}
         alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
@@ -207,7 +220,7 @@ def test_the_shape_of_correct_noise_alarms_at_most_as_often_as_the_level_says(si
     for seed in range(150):
         rng = np.random.default_rng(seed)
         rows = signal * rng.normal(size=60) + rng.normal(size=(10, 60))
-        alarms += bool(shape_findings(rows, 0.0, 0.3))
+        alarms += bool(shape_findings(rows, np.ones_like(rows), 0.0, 0.3))
     assert alarms / 150 <= 0.3 + 4 * 0.037
 
 
@@ -259,7 +272,7 @@ def test_rounding_is_taken_into_account():
     for t in range(5):
         update = rng.normal(size=LAYERS.dim)
         record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), 1.0, 0.025)
-    assert noise_findings(record, np.ones(5), 0.05)[0] == []
+    assert noise_findings(record, known(record, 1.0), 0.05) == []
 
 
 def to_bfloat16(values):
@@ -272,11 +285,12 @@ def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     """Noise is 34 times the spacing of the smallest numbers of half precision, which rounds 1% of it to zero."""
     rng, inspection = np.random.default_rng(0), TrainingChecks(200_000, 4, 0, None)
     for t in range(4):
-        update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
-        inspection.record(Release(t, "update", update, divisor=1e6), 1.0)
+        canaries = rng.choice([-0.01, 0.01], 200_000)
+        update = rounded((1e-6 * canaries + rng.normal(0, 2e-6, 200_000)).astype(np.float32))
+        inspection.record(Release(t, "update", update), 1.0, canaries.astype(np.float32))
     claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
     assert inspection.findings(claim)[1] == []
-    assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
+    assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 2e-6
 
 
 def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
@@ -284,29 +298,32 @@ def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     rng, layers = np.random.default_rng(seed), Layers.of(layers)
     inspection = TrainingChecks(layers.dim, rounds, seed, layers)
     for t in range(rounds):
-        noise = rng.normal(0, clip_norm / divisor, layers.dim)
-        inspection.record(Release(t, "update", update(noise), divisor=divisor), clip_norm)
+        canaries = 0.5 * clip_norm * rng.choice([-1.0, 1.0], layers.dim)  # as many as a quarter of the dimensions
+        released = update(rng.normal(0, clip_norm, layers.dim) / divisor, canaries / divisor)
+        inspection.record(Release(t, "update", released), clip_norm, canaries.astype(np.float32))
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
     return [finding.sentence for finding in inspection.findings(claim)[1]]
 
 
 def test_half_precision_is_recognized_beside_a_tensor_of_single_precision():
-    def mixed(noise):
-        update = noise.astype(np.float32)
+    def mixed(noise, canaries):
+        update = (noise + canaries).astype(np.float32)
         update[:20_000] = update[:20_000].astype(np.float16)
         return update
 
     assert observed(mixed, layers={"fc": 20_000, "norm": 200}, divisor=70.0, clip_norm=1e-3, rounds=60) == []
 
 
-def test_a_tensor_of_zeros_is_not_taken_for_half_precision():
+def test_a_tensor_of_zeros_is_not_released_nor_taken_for_half_precision():
     """The spacing of half precision at 0 is 0.6 of this noise: as its rounding, it would end all checks."""
 
-    def without_bias(noise):
-        return np.where(np.arange(noise.size) < 5_000, noise, 0).astype(np.float32)
+    def bare(noise, canaries, *, released):
+        update = canaries + np.where(np.arange(noise.size) < 4_000, noise, 0)
+        return np.where(np.arange(noise.size) < released, update, 0).astype(np.float32)
 
-    sentences = observed(without_bias, layers={"fc": 5_000, "bias": 100}, divisor=1e7, clip_norm=1.0)
-    assert [sentence[:4] for sentence in sentences] == ["bias"]
+    settings = {"layers": {"fc": 4_000, "norm": 1_000, "bias": 100}, "divisor": 1e7, "clip_norm": 1.0}
+    assert observed(partial(bare, released=4_000), **settings) == []
+    assert [sentence[:4] for sentence in observed(partial(bare, released=5_000), **settings)] == ["norm"]
 
 
 def test_the_precision_of_each_tensor_is_its_own_however_small_it_is():
@@ -340,18 +357,18 @@ def test_numbers_of_almost_the_same_size_are_on_no_grid():
 def test_a_grid_of_all_numbers_is_recognized_and_hides_no_missing_noise(step):
     """Rounding after the noise does no harm, and discrete noise on rounded updates is as good."""
 
-    def rounded(noise):
-        return (np.round(noise / (step / 30)) * (step / 30)).astype(np.float32)
+    def rounded(noise, canaries):
+        return (np.round((noise + canaries) / (step / 30)) * (step / 30)).astype(np.float32)
 
     settings = {"layers": {"fc": 20_000, "norm": 200}, "divisor": 30.0, "clip_norm": 1.0, "rounds": 10}
     assert observed(rounded, **settings) == []
-    assert observed(lambda noise: rounded(0.5 * noise), **settings)
+    assert observed(lambda noise, canaries: rounded(0.5 * noise, canaries), **settings)
 
 
 def test_coarse_noise_on_updates_that_were_not_rounded_is_a_finding():
     signal = np.random.default_rng(1).normal(0, 0.01 / 30, 20_000)
     assert observed(
-        lambda noise: (np.round(noise / (0.2 / 30)) * (0.2 / 30) + signal).astype(np.float32),
+        lambda noise, canaries: (np.round(noise / (0.2 / 30)) * (0.2 / 30) + signal + canaries).astype(np.float32),
         layers={"fc": 20_000}, divisor=30.0, clip_norm=1.0, rounds=10,
     )  # fmt: skip
 
@@ -362,12 +379,14 @@ def test_noise_in_proportion_to_clip_norms_of_tensors_is_a_bug_only_with_one_cli
     clip_norm = float(np.linalg.norm(clip_norms))
     shares = np.repeat(math.sqrt(3) * clip_norms / clip_norm, list(layers.values()))
     settings = {"layers": layers, "divisor": 30.0, "clip_norm": clip_norm}
-    sentences = observed(lambda noise: (shares * noise).astype(np.float32), **settings)
+    sentences = observed(lambda noise, canaries: (shares * noise + canaries).astype(np.float32), **settings)
     assert [sentence.split()[0] for sentence in sentences] == ["fc", "bias"]
     assert all("if one clip norm covers all tensors; otherwise pass noise_per_layer" in s for s in sentences)
     # All tensors together need no such condition, nor does a part of a tensor.
-    (everywhere,) = observed(lambda noise: (0.5 * noise).astype(np.float32), **settings)
-    (part,) = observed(lambda noise: np.where(np.arange(2640) < 500, 0, noise).astype(np.float32), **settings)
+    (everywhere,) = observed(lambda noise, canaries: (0.5 * noise + canaries).astype(np.float32), **settings)
+    (part,) = observed(
+        lambda noise, canaries: (np.where(np.arange(2640) < 500, 0, noise) + canaries).astype(np.float32), **settings
+    )
     assert "clip norm" not in everywhere + part
 
 
@@ -459,7 +478,7 @@ def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view)
 
 
 def test_noise_below_that_of_noise_per_layer_is_named_without_an_if():
-    audit = audit_per_tensor(SHARES * [1, 1, 0.3], canaries=20)
+    audit = audit_per_tensor(SHARES * [1, 1, 0.1], canaries=200)
     (bug,) = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).bugs
     assert re.fullmatch(r"bias has at most 0\.\d+ of the claimed noise", bug.sentence)
 

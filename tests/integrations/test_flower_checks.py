@@ -332,9 +332,10 @@ def test_noise_that_does_not_cover_an_optimizer_or_a_median_refutes(inner):
     assert any(inner.__name__ in finding.sentence for finding in result.bugs)
 
 
-def test_nodes_that_never_reply_refute():
+def test_nodes_that_never_reply_are_warned_of():
+    """The noise for 50 nodes is 0.84 of that for 42, which is too near to 1 for 20 canaries in four rounds."""
     result = audited(change=lambda number, arrays: arrays if number < 2 else None)
-    assert any("at most" in finding.sentence for finding in result.bugs)
+    assert any("8 of 50 nodes sent no reply" in warning for warning in result.warnings)
 
 
 @pytest.mark.slow

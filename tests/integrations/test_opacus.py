@@ -154,7 +154,7 @@ class SameNoiseInEveryStep(DPOptimizer):
 )
 def test_checks_name_bugs_of_the_noise(kind, checks):
     private = Private(kind=kind)
-    audit = private.audit(BATCHES, canaries=10, views=["updates"])
+    audit = private.audit(BATCHES, canaries=200, views=["updates"])
     private.train(1)
     [result] = audit.results(delta=1e-5)
     assert [finding.check for finding in result.bugs] == checks

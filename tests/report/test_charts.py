@@ -27,9 +27,13 @@ def test_points_have_an_axis_that_suits_their_places():
 def test_only_what_is_there_is_drawn_and_in_the_legend():
     drawn = [*rows(1), {"x": 2, "bound": 3.0, "estimate": 4.0, "low": 3.5, "high": 30.0, "refuted": True}]
     spec = charts.points(drawn, x="x", y="ε", claims=[{"x": 1, "claim": 2.0}])
-    assert [mark["kind"] for mark in spec["data"]["values"]] == ["lower bound", "refuting bound", "estimate"]
+    assert [mark["kind"] for mark in spec["data"]["values"]] == [
+        "lower bound",
+        "lower bound, claim refuted",
+        "best guess",
+    ]
     legend = spec["layer"][2]["encoding"]["color"]["scale"]
-    assert dict(zip(legend["domain"], legend["range"], strict=True))["refuting bound"] == charts.REFUTED
+    assert dict(zip(legend["domain"], legend["range"], strict=True))["lower bound, claim refuted"] == charts.REFUTED
     assert spec["layer"][0]["encoding"]["y"]["scale"]["type"] == "symlog"  # an interval reaches beyond 20
     assert len(spec["layer"][1]["data"]["values"]) == 1
 
@@ -48,7 +52,7 @@ def test_outside_the_page_colors_are_settled_and_nothing_moves():
 
 
 def test_files_of_charts_have_a_known_ending(tmp_path):
-    with pytest.raises(InputError, match=r"\.html, \.svg, \.png, got 'x\.pdf'"):
-        charts.save(None, tmp_path / "x.pdf")
+    with pytest.raises(InputError, match=r"\.html, \.svg, \.png, \.pdf, got 'x\.gif'"):
+        charts.save(None, tmp_path / "x.gif")
     chart = charts.as_altair({"title": charts.heat_map([{"x": "a", "y": "b", "share": 0.5}], x="x", y="y")})
     assert charts.save(chart, tmp_path / "x.svg").read_text().startswith("<svg")

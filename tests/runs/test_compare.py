@@ -139,17 +139,17 @@ def test_groups_of_seeds_differ_by_welchs_interval(seeds):
     compared = compare(seeds, groups=["a"] * 3 + ["b"] * 3)
     one, other = (row.values("best_guess") for row in compared.rows)
     interval = stats.ttest_ind(other, one, equal_var=False).confidence_interval()
-    expected = f"{other.mean() - one.mean():+.3g} ± {(interval.high - interval.low) / 2:.2g}"
+    expected = f"{other.mean() - one.mean():+.2f} ± {(interval.high - interval.low) / 2:.2f}"
     assert [row.difference for row in compared.rows] == ["", expected]
 
 
-def test_runs_without_a_best_guess_are_compared_by_their_scores():
+def test_runs_without_a_best_guess_are_compared_by_their_lower_bounds():
     rng = np.random.default_rng(4)
     runs = []
     for _ in range(4):
         scores = rng.normal(2, 1, 30), rng.normal(0, 1, 30)
         runs.append(replace(measured("updates", *scores), scores=Scores(*scores)))
-    assert "separation of scores" in compare(runs, groups="aabb").rows[1].difference
+    assert "lower bounds" in compare(runs, groups="aabb").rows[1].difference
     assert "fewer than two runs" in compare(runs[:3], groups="aab").rows[1].difference
 
 
@@ -158,6 +158,9 @@ def test_runs_are_pooled_by_a_setting_and_drawn(seeds, run, tmp_path):
     code, out, _ = run("compare", *map(str, seeds), "--group-by", "training.noise", "--figure", str(figure))
     assert (code, "against 1.0" in out, "±" in out, "training.noise" in out) == (0, True, True, True)
     assert out == run("compare", str(tmp_path), "--group-by", "training.noise", "--figure", str(figure))[1]
+    assert run("compare", str(tmp_path), "--only", "one-shot, updates", "--figure", str(tmp_path / "f.pdf"))[0] == 0
+    code, _, err = run("compare", str(tmp_path), "--only", "final")
+    assert (code, "'final'" in err) == (2, True)
     assert {"none", "claimed ε"} <= {text.strip() for text in figure.read_text().replace("<", ">").split(">")}
 
 

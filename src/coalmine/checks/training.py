@@ -18,8 +18,9 @@ import numpy.typing as npt
 from coalmine.arrays import Floats, Ints
 from coalmine.checks.accounting import accounting_findings
 from coalmine.checks.findings import Replay
-from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
+from coalmine.checks.update_noise import NOISE_CHECKS, missing_canaries, noise_findings
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
+from coalmine.checks.update_shares import ShareRecord, noise_floor
 from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
@@ -27,14 +28,10 @@ from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import LEAST_P_VALUE, rate_p_value, repeated_size_gain
-from coalmine.vectors import dot, on, pieces
+from coalmine.vectors import CPU, on
 
-# Rounding beyond this share of the claimed noise says more about a release than the noise does.
-_MOST_ROUNDING = 0.5
-# Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
-_LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
+_LEAST_NEWS = 1e-6  # share of a release that is new, below which it is rounding
 _SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-_WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
 
 # Clients whose participation should be no likelier than anybody's. That they take part *more* often refutes the claim;
 # that they take part less often is a warning, since clients may leave.
@@ -101,51 +98,44 @@ class TrainingChecks:
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._last_cohort: tuple[int, CohortRecord] | None = None  # its round, and the record before it
-        self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
-        # Of the canaries, in their first round and in all rounds: sum of share times precision, and of the precision.
-        self._presence = np.zeros((2, 2))
+        # Both made with the first update: the layers may become known until then.
+        self._noise: NoiseRecord | None = None
+        self._shares: ShareRecord
 
     # During the training
 
     def record(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
-        """Record the update of a round, if claimed noise would have a known size in it.
+        """Record the update of a round, if there are canaries to compare its noise with.
 
         Args:
             release: The update, whose vector is flat.
             clip_norm: Clip norm of the round.
             inserted: Sum of the canaries that were to be inserted, (dim,).
         """
-        update, divisor = release.vector, release.divisor
-        if divisor is None or not math.isfinite(clip_norm * release.rounding):
+        if inserted is None or not math.isfinite(clip_norm * release.rounding):
             return
         if self._noise is None:
             self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
+            self._shares = ShareRecord(self._noise)
         starts = self._noise.layers.starts
-        roundings = np.maximum(release.rounding, largest_roundings(update, starts))
-        if inserted is not None:
-            inserted = on(update.device, inserted)
+        roundings = np.maximum(release.rounding, largest_roundings(release.vector, starts))
+        update, canaries = on(CPU, release.vector), on(CPU, inserted)
+        canaries = canaries if clip_norm == 1 else canaries / np.float32(clip_norm)
         if self._noise_scale is not None:
             # In units of its own noise, each parameter has the claimed noise.
-            scale = on(update.device, self._noise_scale)
-            update = update / scale
-            inserted = None if inserted is None else inserted / scale
-            roundings = roundings / self._noise_scale[starts]
-        self._noise.add(release.round, update, clip_norm / divisor, float(roundings.max()), divisor)
-        if inserted is None:
+            scale = on(CPU, self._noise_scale)
+            update, canaries = update / scale, canaries / scale
+            roundings = roundings / scale[starts]
+        size = self._noise.unit(update)
+        if size == 0:
             return
-        # How much of the canaries' sum the update contains: 1 if it was added, and about 0 if it was not. Given the
-        # sizes of its numbers, the signs of the canaries' sum are random. So what else is in the update adds to their
-        # product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
-        # inverse of the variance of the share.
-        length, product, variance = dot(inserted, inserted), 0.0, 0.0
-        for piece in pieces(len(update), update.device):  # since all terms would need the memory of a third vector
-            terms = inserted[piece] * update[piece]
-            product += dot(inserted[piece], update[piece])
-            variance += dot(terms, terms)
-        if length > 0 and variance > 0:
-            share, precision = product * divisor / length, length**2 / (variance * divisor**2)
-            first = int(self._presence.any())
-            self._presence[first:] += [share * precision, precision]
+        update = update / np.float32(size)
+        news = self._shares.news(update, canaries)
+        # In units of what is new, noise has the same size however the server scales it, and whatever it carries over.
+        unit = max(self._noise.unit(news), _LEAST_NEWS)
+        self._noise.add(release.round, update, unit, float(roundings.max()) / size)
+        norm = unit * size * (release.divisor or 0.0) / clip_norm
+        self._shares.add(release.round, update, news, canaries, unit, norm)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, in place of who did when the same round failed.
@@ -215,20 +205,18 @@ class TrainingChecks:
         made, noise = list(self.replays), self._claimed_noise(claim)
         by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
         if noise is not None:
-            made += NOISE_CHECKS
+            made += [*NOISE_CHECKS, Check.CANARIES_SHOW]
         if len(self.cohorts.sizes):
             made.append(Check.PARTICIPATION)
         if by_tensor:
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
-        # If all noise is too small, the divisor is in doubt already, and with it the share of the canaries.
-        doubted = False
-        share, about_canaries = self._canaries()
         if noise is not None and self._noise is not None:
-            findings, doubted = noise_findings(self._noise, noise, level, share, self.even_noise)
-        if not doubted:
-            findings += about_canaries
+            floor = noise_floor(self._shares, self._noise, noise, level)
+            findings = noise_findings(
+                self._noise, floor, level, even_noise=self.even_noise, clips=self.clips_canaries
+            ) + missing_canaries(floor)
         if len(self.cohorts.sizes):
             sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
@@ -247,38 +235,11 @@ class TrainingChecks:
             made.append(Check.CLIPPING)  # by the test of the claim, which has a rate of its own
         return list(dict.fromkeys(map(str, made))), [*replayed, *adjusted]
 
-    def _canaries(self) -> tuple[tuple[float, float] | None, list[Finding]]:
-        """Return how much of the canaries' sum the releases contain and its standard error, and what is wrong with it.
-
-        Clients who train on a model that contains canaries push back, so in later rounds the share may be below 1.
-        It is known only if the canaries' first round agrees that it is below, or above, or the same; otherwise None.
-        A warning says if the share is nothing, or so much or little that the divisor must be wrong.
-        """
-        if self._noise is None or not self._presence[:, 1].all():
-            return None, []
-        first, share = (self._presence[:, 0] / self._presence[:, 1]).tolist()
-        first_error, error = (self._presence[:, 1] ** -0.5).tolist()
-        differs = abs(share - 1) > _LOOKS_LIKE_NOTHING * error
-        if differs and (1 - first) * np.sign(1 - share) < _LOOKS_LIKE_NOTHING * first_error:
-            return None, []
-        if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
-            sentence = (
-                f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
-                "you add planted.total to the sum of the clients' updates?"
-            )
-            return (share, error), [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
-        if abs(share - 1) < max(_WOULD_SHOW * error, _WRONG_UNITS) or share < _WOULD_SHOW * error:
-            return (share, error), []
-        divisor = float(self._noise.divisor[0])
-        unclipped = "they were not clipped, or " if self.clips_canaries and share > 1 else ""
-        sentence = (
-            f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps "
-            f"{unclipped}the sum was divided by {divisor / share:.3g}. Missing noise would not show."
-        )
-        return (share, error), [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
-
     def _claimed_noise(self, claim: Claim | None) -> Floats | None:
-        """Return the claimed noise multiplier of each round; None if the claim is not about noise that was recorded."""
+        """Return the claimed noise multiplier of each bin of rounds; None if noise was not recorded, or is not claimed.
+
+        Rounds that share a bin are judged by the smallest noise among them.
+        """
         if claim is None or self._noise is None:
             return None
         noise = np.full(self.rounds, claim.noise_multiplier or self.noise_multiplier or 0.0)
@@ -287,9 +248,9 @@ class TrainingChecks:
             noise[:] = schedule[:, 0].min()  # of rounds beyond the schedule
             each = np.repeat(schedule[:, 0], schedule[:, 1].astype(int))[: self.rounds]
             noise[: len(each)] = each
-        # Coarse rounding would hide the noise, and infinite noise has no size to compare with.
-        judged = np.isfinite(noise) & (noise > 0) & (self._noise.rounding.max() <= _MOST_ROUNDING * noise)
-        return noise if judged.all() else None
+        bins = np.full(self._noise.bins, np.inf)
+        np.minimum.at(bins, self._noise.bin_of_round, noise)
+        return bins if (np.isfinite(bins) & (bins > 0)).all() else None  # infinite noise has no size to compare with
 
     # Stored with a result, so that the gate finds again what was found, and in checkpoints
 
@@ -311,6 +272,8 @@ class TrainingChecks:
         }
         # Who took part is nobody's business after the training: only how often clients did.
         arrays = self.state() | {"cohort_ids": np.zeros(0, np.int64)}
+        for name in ("share_before", "share_older"):  # which only later rounds need
+            arrays[name] = np.zeros(0, np.float32)
         for number, likelihoods in enumerate((chances or {}).values()):
             arrays[f"chances_{number}"] = likelihoods
         return terms, arrays
@@ -330,22 +293,23 @@ class TrainingChecks:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        state = {"presence": np.array(self._presence)}
+        state = dict[str, npt.NDArray[Any]]()
         for name, counts in vars(self.cohorts).items():
             state[f"cohort_{name}"] = np.array(counts)
         if self._noise is not None:
             state |= {f"noise_{name}": array for name, array in self._noise.state().items()}
+            state |= {f"share_{name}": array for name, array in self._shares.state().items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
-        self._presence = np.array(state["presence"])
         self.cohorts = CohortRecord(**{name: np.array(state[f"cohort_{name}"]) for name in vars(self.cohorts)})
         if "noise_energies" not in state:
             return
         self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
-        recorded = [name for name in state if name.startswith("noise_")]
-        self._noise.restore({name.removeprefix("noise_"): state[name] for name in recorded})
+        self._shares = ShareRecord(self._noise)
+        for prefix, record in (("noise_", self._noise), ("share_", self._shares)):
+            record.restore({name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)})
 
 
 def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:

@@ -1,8 +1,8 @@
 """What is recorded of a training's updates: a bounded summary, whatever the number of rounds and parameters.
 
-An update is recorded in units of clip norm / divisor, the most that one client moves it. Claimed noise then has the
-noise multiplier as its standard deviation, which need not be known before the end. `NoiseRecord` takes about 12 MB.
-`coalmine.checks.update_noise` tests what it holds.
+An update is recorded in a unit of its own, the size of a typical coordinate: how large the claimed noise is in it
+follows from the share of the canaries (`coalmine.checks.update_shares`). A coordinate that is exactly zero counts as
+not released. `NoiseRecord` takes about 12 MB. `coalmine.checks.update_noise` tests what it holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THE_UPDATE = "the update"
 """Name of the only tensor if the layers are unknown."""
 
 # The arrays that a checkpoint keeps.
-_RECORDED = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "lengths", "squares")
+_RECORDED = ("energies", "numbers", "counts", "rounding", "samples", "sampled", "copies", "whole", "lengths", "squares")
 _BLOCKS = 4  # parts of a tensor whose energies are kept
 _LEAST_BLOCK = 32
 _KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 21, 256
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
     place: int = 0
     mirrored: bool = False
 
-    def halves(self, update: Floats) -> tuple[Floats, Floats]:
+    def halves(self, update: Vector) -> tuple[Floats, Floats]:
         """Return both halves of an update, without common numbers."""
         values, place = update[self.first].astype(np.float64), self.place
         if self.second is not None:
@@ -98,9 +98,8 @@ class NoiseRecord:
         # Energies of a long training are summed over bins of consecutive rounds.
         self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(edges))))
         self.bin_of_round = np.arange(rounds) * self.bins // rounds
-        self.energies = np.zeros((self.bins, len(edges)))
+        self.energies, self.numbers = np.zeros((2, self.bins, len(edges)))
         self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
-        self.divisor = np.zeros(1)  # the largest one
         # The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size.
         kept = min(rounds, _KEPT_ROUNDS)
         budget = int(np.clip(_KEPT_NUMBERS // kept, _LEAST_SAMPLED, _MOST_SAMPLED))
@@ -140,36 +139,46 @@ class NoiseRecord:
         # Energy of each single number over all rounds.
         self.squares = np.zeros(layers.dim if layers.dim <= _MOST_SQUARES else 0)
 
-    def add(self, round: int, update: Vector, unit: float, rounding: float, divisor: float = 1.0) -> None:
+    def unit(self, update: Vector) -> float:
+        """Return the size of a typical coordinate, which a strong signal in few of them does not change."""
+        released = np.abs(update[self.coordinates])
+        released = released[released > 0]
+        return float(np.median(released)) if released.size else 0.0
+
+    def add(self, round: int, update: Vector, unit: float, rounding: float) -> None:
         """Record an update.
 
         Args:
             round: Number of the round.
             update: The update, (dim,).
-            unit: Clip norm / divisor.
+            unit: What it is measured in.
             rounding: How far rounding may have moved each number of the update.
-            divisor: What the sum was divided by.
         """
-        self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of_round[round]
         if len(self.squares):
-            squares = np.square(on(CPU, update) / unit, dtype=np.float64)
-            self.squares += squares
-            self.energies[index] += np.add.reduceat(squares, self.edges)
+            squares = np.square(update / unit, dtype=np.float64)
+            energies = np.add.reduceat(squares, self.edges)
+            numbers = np.add.reduceat(squares > 0, self.edges, dtype=np.float64)
+            # A coordinate that is not released in this round counts as others in its block.
+            usual = np.repeat(energies / np.maximum(numbers, 1), self.block_sizes)
+            self.squares += np.where(squares > 0, squares, usual)
+            self.energies[index] += energies
+            self.numbers[index] += numbers
         else:
             for block, (start, size) in enumerate(zip(self.edges.tolist(), self.block_sizes.tolist(), strict=True)):
                 part = update[start : start + size]
                 self.energies[index, block] += dot(part, part) / unit**2
+                self.numbers[index, block] += np.count_nonzero(part)
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         # Of a long training the first and the last rounds are kept.
         kept, middle = len(self.samples), len(self.samples) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
-        self.samples[slot] = on(CPU, update[on(update.device, self.coordinates)]) / np.float32(unit)
+        self.samples[slot] = update[self.coordinates] / np.float32(unit)
         self.sampled[slot] = round
-        self._compare_halves(on(CPU, update), unit)
+        self._compare_halves(update, unit)
 
-    def _compare_halves(self, update: Floats, unit: float) -> None:
+    def _compare_halves(self, update: Vector, unit: float) -> None:
         """Record how much of one half of each pair the other half explains, in the first few rounds."""
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):

@@ -356,8 +356,8 @@ class ScoreCharts:
 
 _POINTS = {  # shape and color
     "lower bound": ("triangle-up", BOUND),
-    "refuting bound": ("triangle-up", REFUTED),
-    "estimate": ("circle", ESTIMATE),
+    "lower bound, claim refuted": ("triangle-up", REFUTED),
+    "best guess": ("circle", ESTIMATE),
 }
 
 
@@ -374,8 +374,10 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         height: Height in pixels.
         square: Whether both axes are ε and have the same scale.
     """
+    # Numbers among names are names, too. So are those of several runs, which stand side by side.
     numeric = all(isinstance(row["x"], int | float) for row in (*rows, *claims))
-    if not numeric:  # numbers among names are names, too: an axis has values of one kind
+    numeric = numeric and (square or len({row["x"] for row in rows}) == len(rows))
+    if not numeric:
         rows, claims = ([{**row, "x": str(row["x"])} for row in several] for several in (rows, claims))
     marks: list[Spec] = []
     intervals: list[Spec] = []
@@ -383,8 +385,8 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
     for row in rows:
         shared = {"x": row["x"], "about": row.get("about", ""), "run": seen.count(row["x"])}
         seen.append(row["x"])
-        bound = "refuting bound" if row.get("refuted") else "lower bound"
-        marks += table(kind=[bound, "estimate"], epsilon=[row["bound"], row["estimate"]], **shared)
+        bound = "lower bound, claim refuted" if row.get("refuted") else "lower bound"
+        marks += table(kind=[bound, "best guess"], epsilon=[row["bound"], row["estimate"]], **shared)
         intervals += table(low=[row.get("low")], epsilon=[row.get("high")], **shared)
     places = list(dict.fromkeys(row["x"] for row in (*rows, *claims)))
     claimed, found = [row["claim"] for row in claims], [row["epsilon"] for row in (*marks, *intervals)]
@@ -404,7 +406,6 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
         across = {"field": "x", "type": "nominal", "title": x, "sort": places, "axis": {"labelAngle": 0}}
         across["scale"] = {"paddingInner": 0.6, "paddingOuter": 0.3}
     looks = kinds("shape color", _POINTS, marks, columns=3)
-    # Runs with the same name stand side by side; those with the same number share its place.
     beside: Spec = {} if numeric or square else {"xOffset": {"field": "run", "type": "nominal"}}
     looks["tooltip"] = [{"field": "about"}, {"field": "kind"}, number("epsilon", "ε", format=".3f")]
     dashed = {"strokeDash": [6, 4], "color": CLAIM, "strokeWidth": 2, "point": {"color": CLAIM, "size": 20}}
@@ -427,7 +428,7 @@ def points(rows: Rows, *, x: str, y: str, claims: Rows = (), height: float = 200
 def by_setting(panels: Mapping[str, Sequence[tuple[Any, str, Result]]], *, x: str) -> dict[str, Spec]:
     """Return a chart for each panel: bound and best guess of every run by a setting, with the claim's curve.
 
-    A panel without any bound or best guess is left out.
+    A panel without any bound or best guess is left out, and so is a claim that is not about what the canaries show.
 
     Args:
         panels: The results of each panel, by its title: value of the setting, name of the run, and result.
@@ -436,16 +437,20 @@ def by_setting(panels: Mapping[str, Sequence[tuple[Any, str, Result]]], *, x: st
     specs = {}
     for title, runs in panels.items():
         rows = []
+        deltas = {result.bound.delta for _, _, result in runs if result.bound is not None}
+        y = f"ε at δ = {deltas.pop():g}" if len(deltas) == 1 else "ε"
         claims: dict[Any, float] = {}
         for value, name, result in runs:
             numbers = [None if number == math.inf else number for number in result.numbers.values()]
             row: dict[str, Any] = dict(zip(("claim", "bound", "estimate", "low", "high"), numbers, strict=True))
             rows.append({"x": value, "about": name, "refuted": result.refuted, **row})
-            if row["claim"] is not None:  # the largest of all runs with this value, which usually claim the same
+            if (
+                row["claim"] is not None and result.about_claim
+            ):  # the largest of all runs with this value, which usually claim the same
                 claims[value] = max(row["claim"], claims.get(value, 0.0))
         line = [{"x": value, "claim": claim} for value, claim in claims.items()]
         if any(row["bound"] is not None or row["estimate"] is not None for row in rows):
-            specs[f"ε against {x}: {title}"] = points(rows, x=x, y="ε", claims=line, height=240)
+            specs[f"ε against {x}: {title}"] = points(rows, x=x, y=y, claims=line, height=240)
     if not specs:
         raise InputError("there is nothing to plot: the runs have neither bounds nor best guesses")
     return specs
@@ -497,7 +502,7 @@ def as_altair(specs: Mapping[str, Spec]) -> Any:
     return altair.Chart.from_dict(json.loads(text))
 
 
-FORMATS = (".html", ".svg", ".png")
+FORMATS = (".html", ".svg", ".png", ".pdf")
 """File endings of charts; an .html file opens offline."""
 
 
@@ -509,6 +514,8 @@ def save(figure: Any, path: Path) -> Path:
     """
     if path.suffix not in FORMATS:
         raise InputError(f"a figure file must end in {', '.join(FORMATS)}, got {path.name!r}")
-    options: dict[str, Spec] = {".html": {"inline": True}, ".svg": {}, ".png": {"scale_factor": 2}}
+    options: dict[str, Spec] = {".html": {"inline": True}, ".png": {"scale_factor": 2}}
     ending = path.suffix.removeprefix(".")
-    return write_whole(path, lambda temporary: figure.save(str(temporary), format=ending, **options[path.suffix]))
+    return write_whole(
+        path, lambda temporary: figure.save(str(temporary), format=ending, **options.get(path.suffix, {}))
+    )

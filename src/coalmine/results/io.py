@@ -236,7 +236,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False, as_stored: boo
     """
     directory = Path(path)
     if not directory.is_dir():
-        raise InputError(f"there is no directory {path}")
+        raise InputError(f"{path} is a file, not a run" if directory.is_file() else f"there is no directory {path}")
     is_run = (directory / RUN).is_file()
     if not (directory / RESULT).is_file():
         if not is_run:

@@ -198,7 +198,7 @@ def _fault(result: Result, test: ClaimTest) -> str:
         arrive, place = "arrive longer than the clip norm", "clipping and weights"
     # The scores tell how large canaries are beside the noise.
     times = f" (at least {1 / test.noise_at_most:.2g} times)" if noise and test.noise_at_most else ""
-    return f" The noise is as claimed, so canaries {arrive}{times}: look at {place}."
+    return f" All of the noise is too small, or canaries {arrive}{times}: look at the noise multiplier, {place}."
 
 
 def not_tested(results: Iterable[Result]) -> str:

@@ -177,8 +177,6 @@ class Check(StrEnum):
     PARTICIPATION = ("participation", "other sampling than claimed", "participation")
     # Do the releases contain the canaries that were inserted?
     CANARIES_SHOW = ("canaries in the releases", "canaries missing", "canaries")
-    # Do the releases have the size that their divisor says?
-    UNITS = ("divisor of the releases", "wrong divisor", "divisor")
 
 
 _CHECKS = {str(check): check for check in Check}

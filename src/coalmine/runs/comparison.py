@@ -23,7 +23,7 @@ from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped
 
-DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
+DIFFERS, WITHIN = "scores differ beyond noise (95%)", "within noise"
 
 # What can be compared.
 Comparable = SavedRun | Path | str | Result | Sequence[Result]
@@ -84,8 +84,7 @@ class Row:
         run: Name of the run or group.
         results: The result of each run.
         difference: How it differs from the first run, or from the first group: mean best guess minus that of the first
-            group, with its 95% confidence interval; where a run has no best guess, the same of how far the scores are
-            separated.
+            group, with its 95% confidence interval; where a run has no best guess, the same of their lower bounds.
     """
 
     run: str
@@ -107,10 +106,11 @@ class Row:
         values = [result.numbers[number] for result in self.results]
         return np.array([value for value in values if value is not None and math.isfinite(value)])
 
-    def separations(self) -> Floats:
-        """Return how many standard deviations apart the scores of inserted and held-out canaries are in each run."""
-        shifts = [_shift(result) for result in self.results]
-        return np.array([shift.value for shift in shifts if shift is not None])
+    @property
+    def view(self) -> str:
+        """Name of the view, and how canaries took part if that is not what the claim is about."""
+        taking_part = self.result.participation
+        return self.result.label + f", canaries {taking_part}" * bool(taking_part)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each run, ready for JSON."""
@@ -149,8 +149,7 @@ class Comparison:
             return (
                 "Means ± standard deviations over the runs of each group. The last column is the difference from the "
                 "first group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best "
-                "guess, that of how many standard deviations inserted canaries score above held-out ones. Estimates "
-                "are compared, not bounds."
+                "guess, that of the lower bounds, which also depend on how many canaries there were."
             )
         judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
         if not judged:
@@ -174,9 +173,9 @@ class Comparison:
         for row in self.rows:
             cells = evidence_cells(row.result)
             if self._grouped:
-                spreads = [_mean_and_spread(row.values(name)) for name in _SPREAD]
+                spreads = [_mean_and_spread(row.values(name), len(row.results)) for name in _SPREAD]
                 cells = [str(len(row.results)), *spreads, f"{row.refuted} of {len(row.results)}"]
-            rows.append([row.result.method, row.result.label, row.run, *cells, row.difference])
+            rows.append([row.result.method, row.view, row.run, *cells, row.difference])
         columns = ["method", "view", *columns, f"against {self.runs[0]}"]
         return [*tables, Table(f"compared with {self.runs[0]}", columns, rows)]
 
@@ -189,7 +188,7 @@ class Comparison:
 
         panels: dict[str, list[Row]] = {}
         for row in self.rows:
-            panels.setdefault(f"{row.result.method}, {row.result.label} ({row.result.unit.name})", []).append(row)
+            panels.setdefault(f"{row.result.method}, {row.view} ({row.result.unit.name})", []).append(row)
         if not self._grouped:
             groups = []
             for title, rows in panels.items():
@@ -245,28 +244,28 @@ def _welch(first: Row, second: Row) -> str:
     """Return the difference of two groups' means with its confidence interval, or why there is none."""
     one, other, measure = first.values("best_guess"), second.values("best_guess"), ""
     if one.size < len(first.results) or other.size < len(second.results):
-        # A few canaries give no best guess. How far their scores are separated is known all the same.
-        one, other, measure = first.separations(), second.separations(), " (separation of scores)"
+        one, other, measure = first.values("lower_bound"), second.values("lower_bound"), " (lower bounds)"
     if min(len(first.results), len(second.results)) < 2:
         return "not compared: fewer than two runs"
     if min(one.size, other.size) < 2:
-        return "not compared: no best guess, no scores"
+        return "not compared: no best guess, no bound"
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():
         # The degrees of freedom of Welch and Satterthwaite.
         freedom = terms.sum() ** 2 / np.sum(terms**2 / (np.array([one.size, other.size]) - 1))
         half = float(special.stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(terms.sum())
-    return f"{other.mean() - one.mean():+.3g} ± {half:.2g}{measure}"
+    return f"{other.mean() - one.mean():+.2f} ± {half:.2f}{measure}"
 
 
-def _mean_and_spread(values: Floats) -> str:
-    """Format the mean of some runs and their standard deviation."""
+def _mean_and_spread(values: Floats, runs: int) -> str:
+    """Format the mean and the standard deviation of those of some runs that have a value."""
     if not values.size:
         return "-"
     # Equal claims differ by rounding only.
-    spread = f" ± {values.std(ddof=1):.2g}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
-    return f"{values.mean():.3f}{spread}"
+    spread = f" ± {values.std(ddof=1):.2f}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
+    some = "" if values.size == runs else f" ({values.size} of {runs})"
+    return f"{values.mean():.2f}{spread}{some}"
 
 
 def as_number(text: str) -> int | float | str:
@@ -281,7 +280,11 @@ def as_number(text: str) -> int | float | str:
 
 
 def compare(
-    runs: Sequence[Comparable] | Mapping[str, Comparable], *, groups: Sequence[str] | None = None, by: str = ""
+    runs: Sequence[Comparable] | Mapping[str, Comparable],
+    *,
+    groups: Sequence[str] | None = None,
+    by: str = "",
+    only: str = "",
 ) -> Comparison:
     """Compare runs with the first of them, or groups of runs (the seeds of two mechanisms, say) with the first group.
 
@@ -290,10 +293,11 @@ def compare(
             mapping names them.
         groups: The name of each run's group. Groups are compared by their means and spreads.
         by: What the names of groups are values of, for the figure.
+        only: Compare results whose method and view, such as ``"one-shot, updates"``, contain this text.
 
     Raises:
-        InputError: If there are fewer than two runs or groups, one run is given twice, or there are not as many names
-            of groups as runs.
+        InputError: If there are fewer than two runs or groups, one run is given twice, there are not as many names of
+            groups as runs, or nothing is left to compare.
 
     Example:
         >>> import numpy as np
@@ -303,7 +307,7 @@ def compare(
         ...     return check_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
         >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
         >>> [row.difference for row in comparison.rows]
-        ['', 'differs beyond noise (95%)']
+        ['', 'scores differ beyond noise (95%)']
         >>> runs = [noisy(noise, seed) for noise in (1.0, 10.0) for seed in (0, 1)]
         >>> compared = compare(runs, groups=["σ = 1", "σ = 1", "σ = 10", "σ = 10"])
         >>> [(row.run, len(row.results)) for row in compared.rows]
@@ -324,8 +328,12 @@ def compare(
         seen: list[tuple[str, str]] = []
         for result in run.results:
             key = (result.method, result.label)
+            if only not in ", ".join(key):
+                continue
             matched.setdefault((*key, seen.count(key)), {}).setdefault(name, []).append(result)
             seen.append(key)
+    if not matched:
+        raise InputError(f"no result has {only!r} in its method and view")
     rows = []
     for by_name in matched.values():
         first, *others = (Row(run=name, results=results) for name, results in by_name.items())

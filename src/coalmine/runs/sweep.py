@@ -68,13 +68,15 @@ class Sweep:
 
     Args:
         axes: The values of each swept setting, the first of which is the x-axis of the figure.
-        rows: All results of all runs.
+        rows: The results of all runs: of those with one claim, the one that is closest to it.
         directory: The directory that holds the runs.
+        by_chance: How many results, shown or not, would be refuted by chance on average if all claims were true.
     """
 
     axes: Mapping[str, Sequence[str]]
     rows: Sequence[SweptResult]
     directory: Path
+    by_chance: float
 
     @property
     def table(self) -> Table:
@@ -90,11 +92,10 @@ class Sweep:
         if not tests:
             return f"{summary.plural(runs, 'run')} without a claim to test."
         refuted = sum(result.refuted for result, _ in tests)
-        by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
             f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
-            f"its own false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were "
-            "true."
+            f"its own false-alarm rate, so on average up to {self.by_chance:.2g} would be refuted by chance if all "
+            "were true."
         )
 
     def plot(self) -> Any:
@@ -171,13 +172,16 @@ def sweep(
         for _ in track(runs, "runs", total=len(cells)):
             pass
     axes: dict[str, list[str]] = {}
-    rows = []
+    rows, by_chance = [], 0.0
     for cell in cells:
         for name, value in cell.point.items():
             axes[name] = list(dict.fromkeys([*axes.get(name, []), value]))
-        for result in shown_results(read_run_directory(cell.directory).results):
-            rows.append(SweptResult(point=cell.point, result=result, directory=cell.directory))
-    swept = Sweep(axes=axes, rows=rows, directory=directory)
+        results = read_run_directory(cell.directory).results
+        for result in results:
+            if result.claim_test is not None:
+                by_chance += 1 - (result.claim_test.confidence or 1.0) + CHECK_RATE * bool(result.checks)
+        rows += [SweptResult(point=cell.point, result=r, directory=cell.directory) for r in shown_results(results)]
+    swept = Sweep(axes=axes, rows=rows, directory=directory, by_chance=by_chance)
     write_json(directory / SUMMARY, results_to_dict([], sweep=swept.to_dict()))
     write_index(directory)
     return swept

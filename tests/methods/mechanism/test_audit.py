@@ -1,5 +1,7 @@
 """One application of a mechanism as a black box."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,8 @@ def test_a_result_says_what_it_is_about():
     assert (result.adversary, result.score_name) == ("sees the mechanism's output", "cosine")
     assert result.null.startswith("cosine:")
     assert (result.metrics["inserted"], result.metrics["held_out"]) == (10, 10)
-    assert Result.from_dict(result.to_dict()).to_dict() == result.to_dict()
+    stored = Result.from_dict(result.to_dict())
+    assert replace(stored, scores=result.scores).to_dict() == result.to_dict()  # scores have a file of their own
 
 
 def test_an_output_of_zeros_shows_nothing():

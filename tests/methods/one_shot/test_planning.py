@@ -14,13 +14,7 @@ from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.method import OneShotSettings
-from coalmine.methods.one_shot.planning import (
-    AuditPower,
-    default_canaries,
-    participation_rate,
-    plan,
-    secret_rounds_curve,
-)
+from coalmine.methods.one_shot.planning import AuditPower, default_canaries, participation_rate, plan
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.stats import NormalNull, Scores
 from coalmine.stats.claim_tests import ClaimTests
@@ -88,11 +82,15 @@ def test_a_true_claim_is_hardly_ever_refuted(every_round):
         assert power.test == "exact-null" or power.power(1.0, 100) < 0.04
 
 
-def test_the_attack_on_secret_rounds_comes_close_to_what_the_accountant_allows_and_not_above():
-    claim = Claim(noise_multiplier=1.0, sampling=Poisson(0.3), rounds=20, delta=1e-5)
+@pytest.mark.parametrize("sampling", [Poisson(0.3), FixedSize(30, 100)])
+def test_the_curve_of_secret_rounds_is_that_of_likelihood_ratios(sampling):
+    power, rng = power_of(1.0, sampling, 20), np.random.default_rng(3)
     for noise in (1.0, 0.5):
-        reached, allowed = area(secret_rounds_curve(noise, 0.3, 20)), area(claim.curve(noise))
-        assert allowed - 0.03 < reached < allowed + 0.01  # 20,000 scores: standard error below 0.003
+        members, others = likelihood_ratios(rng, 10_000, 10_000, noise, 0.3, 20)
+        for fpr in (0.02, 0.2, 0.6):
+            reached = np.mean(members > np.quantile(others, 1 - fpr))
+            # Four standard errors of both rates are below 0.04 where the curve is steepest.
+            assert float(power.truth(noise).tpr(np.array(fpr))) == pytest.approx(reached, abs=0.04)
 
 
 def test_views_of_models_show_a_canary_in_the_noise_of_all_rounds():

@@ -392,11 +392,6 @@ class OneShot(Audit):
             shift = None
             if release.kind == "update" and release.divisor is not None:
                 shift = float(self._norms[round]) / release.divisor
-            elif self._evidence.needs_divisor:
-                raise InputError(
-                    f"the score {self.score} needs the number that the sum of round {round} was divided by: give "
-                    "observe(divisor=…), or use the score max"
-                )
             terms: Any = {"shift": shift, "rate": self._rates[round], "ends_epoch": ends_epoch}
             self._evidence.add(change, length, due=self._due[: self._canaries.dense.count], **terms)
             self._in_tensors.add(change, due=self._due, **terms)

@@ -200,7 +200,8 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
 
     participation, rounds = _participation(settings.participation, training, population), training.rounds
     rates = [participation.expected(_ANY_NUMBER, rounds, round) / _ANY_NUMBER for round in range(rounds)]
-    power = None
+    clients = parse_sampling(training.cohort).expected(population, rounds, 0)
+    afforded: Any = {"clients": clients, "rate": max(rates, default=1.0), "dim": dim}
     if training.noise_multiplier > 0 and rounds > 0:
         with suppress(InputError):  # an ε beyond what accountants compute
             claim = Claim(
@@ -209,10 +210,9 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
                 rounds=rounds,
                 delta=settings.delta,
             )
-            claim.curve()  # raises here, not where the power is computed
             power = AuditPower(claim=claim, view=settings.view[0], rate=float(np.mean(rates)))
-    clients = parse_sampling(training.cohort).expected(population, rounds, 0)
-    return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
+            return default_canaries(power, **afforded)
+    return default_canaries(None, **afforded)
 
 
 def _participation(setting: str, training: TrainingSettings, population: int) -> Sampling:

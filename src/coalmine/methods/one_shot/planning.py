@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from coalmine.arrays import Floats
 from coalmine.claims import Claim, Poisson, Sampling, parse_sampling
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize
 from coalmine.errors import check_confidence, check_count, check_kind, check_positive
 from coalmine.methods.one_shot.canaries import extra_noise
 from coalmine.methods.one_shot.scores import parse_view
 from coalmine.methods.one_shot.strata import IN_TENSORS
-from coalmine.seeds import default_rng
 from coalmine.stats.claim_tests import CountedDetection, Detection, KnownNullDetection
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
@@ -44,7 +42,6 @@ MOST_TRIED = _TRIED[-1]
 
 _STEP = 8  # of these numbers
 _QUANTILES, _ALWAYS_ENOUGH = 11, 50
-_FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,10 +307,11 @@ class AuditPower:
         sampling, rounds = self.claim.sampling, self.claim.rounds or 0
         sigma = noise * (self.claim.noise_multiplier or 0.0)
         if self.view == "updates":
+            claim = self.claim
             if isinstance(sampling, Poisson | FixedSize):
-                # The accountant's curve covers both directions of adding or removing a client; the attack has only one.
-                return secret_rounds_curve(sigma, self.rate, rounds)
-            return self._curve(noise)
+                claim = claim.replace(sampling=Poisson(self.rate))  # which has a tight accountant, for adding a canary
+            # A claim covers adding and removing a client; the attack has only members that were added.
+            return claim.curve(noise).directions[0]
         # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
         # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
         # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
@@ -361,72 +359,3 @@ class AuditPower:
         if nonmembers is None:
             return KnownNullDetection(members, self._curve(1.0), self._alpha, by_signs=True)
         return CountedDetection(members, nonmembers, self._curve(1.0), self._alpha, "coin-flips")
-
-
-@dataclass(frozen=True, eq=False)
-class SimulatedCurve(Curve):
-    """The trade-off curve of an attack, from simulated scores.
-
-    Args:
-        members: Scores of inserted canaries, shape (m,).
-        nonmembers: Scores of held-out canaries, shape (n,).
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> curve = SimulatedCurve(rng.normal(1, 1, 10_000), rng.normal(0, 1, 10_000))
-        >>> round(float(curve.tpr(np.array(0.1))), 1), round(float(curve.fpr(np.array(0.5))), 2)
-        (0.4, 0.16)
-    """
-
-    members: Floats
-    nonmembers: Floats
-
-    @cached_property
-    def _points(self) -> tuple[Floats, Floats]:
-        """TPR and FPR at the score of each member, ascending."""
-        size = self.members.size
-        above = np.searchsorted(np.sort(self.nonmembers), np.sort(self.members), side="left")[::-1]
-        return (np.arange(size) + 0.5) / size, 1 - above / self.nonmembers.size
-
-    def tpr(self, fpr: Floats) -> Floats:
-        """Return the TPR at each ``fpr``."""
-        tprs, fprs = self._points
-        return np.asarray(np.interp(fpr, fprs, tprs))
-
-    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
-        """Return the TPR from ln FPR."""
-        return self.tpr(np.exp(log_fpr))
-
-    def fpr(self, tpr: Floats) -> Floats:
-        """Return the FPR at each ``tpr``."""
-        return np.asarray(np.interp(tpr, *self._points))
-
-    @property
-    def kinks(self) -> Floats:
-        """The FPR of the median member."""
-        return self.fpr(np.array([0.5]))
-
-
-def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> SimulatedCurve:
-    """Return the curve of the likelihood-ratio score for canaries that take part in each round with a probability.
-
-    Args:
-        noise_multiplier: Noise standard deviation on the sum over the clip norm.
-        rate: The probability.
-        rounds: Number of rounds, all of which the adversary sees.
-
-    Example:
-        >>> curve = secret_rounds_curve(1.0, rate=1.0, rounds=1)  # the Gaussian mechanism: Φ(−1) = 0.1587
-        >>> round(float(curve.fpr(np.array(0.5))), 2)
-        0.16
-    """
-    rng = default_rng(0)
-    draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
-    sides = np.zeros((2, draws))
-    # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).
-    for _ in range(rounds):
-        observed = rng.normal(0.0, noise_multiplier, (2, draws))
-        observed[0] += rng.random(draws) < rate
-        with np.errstate(divide="ignore"):
-            sides += np.logaddexp(np.log1p(-rate), np.log(rate) + (observed - 0.5) / noise_multiplier**2)
-    return SimulatedCurve(*sides)

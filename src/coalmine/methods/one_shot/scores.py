@@ -123,9 +123,6 @@ class Score(ABC):
     knows_rounds: ClassVar[bool] = False
     """Whether it uses a canary's rounds even if the participation keeps them secret."""
 
-    needs_divisor: ClassVar[bool] = False
-    """Whether a release must state what the sum of its round was divided by."""
-
     def __init__(self, canaries: UpdateCanaries, *, participation: Sampling, shared_rounds: bool) -> None:
         self.canaries, self.participation, self.shared_rounds = canaries, participation, shared_rounds
         self.cosine = canaries.cosine_null
@@ -204,6 +201,8 @@ class Score(ABC):
         if not self.uses_direction:
             return *self.values(), None
         length = math.sqrt(dot(self.direction, self.direction))
+        if length == 0:  # a tensor that was never released
+            return np.zeros(self.canaries.count), None, None
         dots, lengths, noise = compared(self.canaries, self.direction, length)
         self.least_noise = min(self.least_noise, noise)
         if not self.gain > 0:  # which is NaN if a divisor was unknown
@@ -287,19 +286,27 @@ class LikelihoodRatio(Score):
 
     name = "likelihood-ratio"
     views = "updates"  # changes of a model mix rounds in a way only the server knows
-    arrays: ClassVar = {"ratio": 0.0, "epoch": -np.inf}
+    arrays: ClassVar = {"ratio": 0.0, "epoch": -np.inf, "cosines": 0.0}
     adds_up = True
-    needs_divisor = True
     ratio: Floats
     epoch: Floats
     """Within an epoch: log Σ rate · e^λ over its rounds so far."""
+    cosines: Floats
+    """Sum of the cosines with the releases that a canary was due for."""
 
     def process(self, observation: Observation) -> None:
         """Add the log-likelihood ratio of a round, averaged over what the adversary does not know."""
-        if observation.shift is None:
-            return
+        present = observation.due > 0
+        shift: Floats | float | None = observation.shift
+        self.cosines += np.where(present, observation.dots / observation.lengths, 0.0)
+        if shift is None:
+            # Half of the canaries that are due are inserted, so their mean cosine so far is half of the shift. It uses
+            # inserted and held-out canaries alike, whose scores stay exchangeable, but have no known distribution.
+            times = int(self.times.sum()) + int(present.sum())
+            shift = max(0.0, 2 * float(self.cosines.sum()) / max(1, times)) * observation.lengths
+            self.gain = math.nan
         variance = observation.lengths**2 / self.cosine.dim
-        ratios = (observation.dots - observation.shift / 2) * observation.shift / variance
+        ratios = (observation.dots - shift / 2) * shift / variance
         rate = observation.rate
         match self.participation.knowledge:
             case "rounds":
@@ -321,11 +328,11 @@ class LikelihoodRatio(Score):
     def values(self) -> tuple[Floats, Null | None]:
         """Return the log-likelihood ratio, and Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
 
-        On held-out canaries a single round's ratio has mean at most 1, and so has an average over rounds. A product
-        over several rounds need not, since its factors share the canary.
+        The bound needs shifts that are known. On held-out canaries a single round's ratio then has mean at most 1, and
+        so has an average over rounds. A product over several rounds need not, since its factors share the canary.
         """
         informative = self.participation.knowledge != "rounds" or self.times > 0
-        null = LikelihoodRatioNull() if self.participation == Epochs(1) else None
+        null = LikelihoodRatioNull() if self.participation == Epochs(1) and not math.isnan(self.gain) else None
         return np.where(informative, self.ratio, np.nan), null
 
 
