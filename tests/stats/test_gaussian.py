@@ -111,5 +111,5 @@ def test_arrays_are_elementwise():
 
 @pytest.mark.parametrize("call", [lambda: epsilon_gdp(math.nan, 1e-5), lambda: sigma_gaussian(-1, 1e-5)])
 def test_negative_parameters_raise(call):
-    with pytest.raises(InputError, match="got (-1|NaN)"):
+    with pytest.raises(InputError, match=r"got (-1|NaN)"):
         call()
