@@ -156,3 +156,26 @@ def test_a_schedule_fits_its_own_rounds_and_participants_and_no_others():
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
 def test_a_bare_claim_with_a_share_of_the_noise_is_divided_by_it(noise):
     assert Claim(epsilon=3.0, delta=1e-5).curve(noise) == ApproximateDP(3.0 / noise, 1e-5)
+
+
+def test_noise_too_small_to_account_for_has_no_curve_of_its_own():
+    """Twice as much would have one: the claim's own noise decides."""
+    claim = Claim(noise_multiplier=0.02, sampling=Poisson(0.001), rounds=1000, delta=1e-5)
+    assert not claim.has_noise
+    assert claim.replace(noise_multiplier=0.04).has_noise
+
+
+def test_a_schedule_can_be_remembered_by():
+    """Curves are cached by sampling, so lists become tuples."""
+    schedule = Scheduled([[0, 1], [1]])
+    assert schedule == Scheduled(((0, 1), (1,)))
+    assert hash(schedule) == hash(Scheduled(((0, 1), (1,))))
+
+
+@pytest.mark.parametrize(("noise", "refutes"), [(1.0, True), (0.9, True), (1.1, False)])
+def test_refuting_a_claim_about_no_more_noise_refutes_the_other(noise, refutes):
+    claim = Claim(noise_multiplier=1.0, rounds=3, delta=1e-5)
+    assert Claim(noise_multiplier=noise, rounds=1, delta=1e-5).tests(claim) is refutes
+    # Replacing a client moves the sum twice as far, so half of the noise multiplier is as much noise.
+    halved = Claim(noise_multiplier=noise / 2, rounds=1, delta=1e-5, adjacency="replace-one")
+    assert halved.tests(claim) is refutes
