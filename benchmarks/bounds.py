@@ -27,7 +27,7 @@ from coalmine.stats import NormalNull, Scores, epsilon_gdp, simultaneous
 from coalmine.stats.claim_tests import ClaimTests
 from coalmine.stats.one_run import one_run, one_run_fdp
 from coalmine.stats.scores import epsilon_from_counts
-from coalmine.stats.simultaneous_bound import gdp, p_value, split
+from coalmine.stats.simultaneous_bound import gdp, p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DELTA, ALPHA = 1e-5, 0.05
@@ -90,7 +90,6 @@ def bounds(n: int, mu: float, audits: int) -> dict[str, tuple[str, float]]:
         rows = [
             ("coalmine simultaneous", "valid", simultaneous(ours, delta=DELTA).lower),
             ("coalmine simultaneous, coin flips", "valid", simultaneous(ours, delta=DELTA, design="coin-flips").lower),
-            ("coalmine split", "valid", split(ours, delta=DELTA, seed=seed).lower),
             ("coalmine one-run", "valid", one_run(ours, delta=DELTA).lower),
             ("jax-privacy CP, Bonferroni", "valid", theirs.epsilon_clopper_pearson(ALPHA, DELTA)),
             ("jax-privacy CP, split", "valid", theirs.epsilon_clopper_pearson(ALPHA, DELTA, threshold_strategy=halves)),
@@ -154,13 +153,12 @@ def violations(case: Case, audits: int) -> dict[str, float]:
     truth, delta = case.truth * (1 + 1e-9) + 1e-9, case.delta
     claim = ApproximateDP(truth, delta)
     rng = np.random.default_rng([case.n, round(1000 * case.parameter), round(1e6 * delta)])
-    exceeded = dict.fromkeys(("simultaneous", "exact-null", "split", "one-run", "clopper-pearson"), 0)
+    exceeded = dict.fromkeys(("simultaneous", "exact-null", "one-run", "clopper-pearson"), 0)
     for _ in range(audits):
         scores, known = case.draw(rng)
         # A bound exceeds the truth exactly if its tests refute it.
         exceeded["simultaneous"] += p_value(scores, claim) <= ALPHA
         exceeded["exact-null"] += p_value(known, claim) <= ALPHA
-        exceeded["split"] += (split(scores, delta=delta).lower or 0) > truth
         exceeded["one-run"] += (one_run(scores, delta=delta).lower or 0) > truth
         exceeded["clopper-pearson"] += (epsilon_from_counts(scores.counts(1.0), delta=delta).lower or 0) > truth
     return {name: count / audits for name, count in exceeded.items()}

@@ -36,7 +36,7 @@ import numpy as np
 import mutations
 
 SECONDS, BYTES = 60, 4 << 30
-_LIMIT, _STOPPED = 30, 143  # seconds of a command, and its exit code after SIGTERM
+_LIMIT, _STOPPED = 30, 130  # seconds of a command, and its exit code after SIGTERM
 _SUBPROCESSES = 200
 
 TOKENS: list[bytes] = [
@@ -281,10 +281,9 @@ def _read(read: Callable[[Path], object], path: Path) -> tuple[str, str]:
 
 def _limited(call: Callable[[list[str]], tuple[int, str, str]], arguments: list[str]) -> tuple[int, str, str]:
     """Call a command, and stop it as by SIGTERM after a while: a mutation may ask for a million rounds."""
-    from coalmine.errors import Terminated
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated("time is up")
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, _LIMIT)

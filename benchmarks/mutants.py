@@ -216,7 +216,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
         ["methods/estimates.py", "results/claim_test.py", "results/verdict.py"],
         ["results", "stats/test_claim_tests.py", "methods/one_shot/test_audit.py", "methods/ldp/test_estimates.py"],
     ),
-    "gate": (["results/gate.py", "cli/github.py"], ["results"]),
+    "gate": (["results/gate.py"], ["results"]),
 }
 """For each area, its source below ``src/coalmine`` and its tests below ``tests``."""
 

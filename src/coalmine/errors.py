@@ -28,10 +28,6 @@ class InputError(ValueError):
     """
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM asked the process to end. The message says what was saved; the command line exits with code 143."""
-
-
 class DataWarning(UserWarning):
     """Part of the data is not used. The message says how much, and why; the command line prints it."""
 

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coalmine.cli.github import annotation_lines, step_summary
 from coalmine.results import verdict as units
 from coalmine.results.gate import COLUMNS, judge
 from coalmine.results.io import write_manifest
-from coalmine.results.verdict import Finding
 from gate_runs import directory, result
 
 ROOT = Path(__file__).parents[2]
@@ -61,70 +59,6 @@ def test_rows_without_claim_and_limit_are_not_checked(tmp_path):
     assert remarks == ["", "", "not checked: limit does not apply to this unit"]
     assert "Not checked: 2 of 3 results." in judge(results).terms
     assert "Not checked" not in judge(results[:1]).terms
-
-
-# Annotations and the step summary
-
-
-def test_failures_are_errors_and_weak_results_warnings():
-    lines = annotation_lines(judge([refuted(), result(view="final", bound=0.1, unit=units.EXAMPLE)]))
-    assert [line.split(" ")[0] for line in lines] == ["::error", "::warning"]
-    assert lines[0].startswith("::error title=one-shot%2C updates::ε ≥ ")
-    assert lines[1] == "::warning title=one-shot%2C final::too weak"
-    assert annotation_lines(judge([result(bound=6.0)])) == []
-
-
-def test_unchecked_results_get_one_warning():
-    (line,) = annotation_lines(judge([result(bound=6.0), result(view="final", claim=None)]))
-    assert line.startswith("::warning title=not checked::1 of 2 results without a lower bound, or")
-
-
-def test_nothing_from_a_file_starts_an_annotation_or_a_row():
-    bug = Finding(check="fresh noise", sentence="100% of a\n::error::b\r, c", p_value=1e-9)
-    nasty = result(view="x,y: 5%\n::error::z|<b>`", bound=6.0, findings=[bug])
-    gate = judge([nasty])
-    (line,) = annotation_lines(gate)
-    assert "\n" not in line
-    assert "\r" not in line
-    title, message = re.fullmatch(r"::error title=(.*?)::(.*)", line).groups()
-    assert title == "one-shot%2C x%2Cy%3A 5%25%0A%3A%3Aerror%3A%3Az|<b>`"
-    assert message.startswith("noise reused: 100%25 of a%0A::error::b%0D, c")
-    written = step_summary(gate, "a\n# b")
-    assert written.startswith("### coalmine check: FAILED (a \\# b)\n")
-    assert "\\|\\<b\\>\\`" in written
-    rows = [row for row in written.splitlines() if row.startswith("|")]
-    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [len(COLUMNS) + 1] * 3
-
-
-def test_a_summary_says_if_nothing_was_checked():
-    assert "PASSED (t)" in step_summary(judge([result(bound=6.0)]), "t")
-    assert "NOT CHECKED (t)" in step_summary(judge([result(claim=None)]), "t")
-
-
-def test_no_text_from_a_file_is_a_command(tmp_path, run, monkeypatch):
-    command = " ::error::" * 30
-    directory(tmp_path, result(view=command, bound=9.0, claim=8.0))
-    path = tmp_path / "result.json"
-    content = json.loads(path.read_text(encoding="utf-8")) | {"title": command.strip()}
-    path.write_text(json.dumps(content), encoding="utf-8")
-    write_manifest(tmp_path)
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    code, out, err = run("check", str(tmp_path), "--github")
-    assert code == 1, err
-    token = re.match(r"::stop-commands::(\w{32})\n", out)[1]
-    stopped, commands = out.split(f"::{token}::\n")
-    assert "::error::" in stopped
-    assert [line[:20] for line in commands.splitlines()] == ["::error title=one-sh"]
-
-
-def test_github_needs_its_variable_and_excludes_json(tmp_path, run, monkeypatch):
-    directory(tmp_path, result(bound=6.0))
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    code, out, err = run("check", str(tmp_path), "--github")
-    assert (code, out, "GITHUB_STEP_SUMMARY=summary.md" in err) == (2, "", True)  # refused before anything is printed
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "missing" / "summary.md"))
-    assert run("check", str(tmp_path), "--github")[0] == 2
-    assert run("check", str(tmp_path), "--github", "--json")[0] == 2
 
 
 # The action and the hook, run as GitHub and pre-commit do
@@ -181,15 +115,32 @@ def test_the_action_passes_and_fails_as_the_gate_does(program):
     assert passing.returncode == 0, passing.stderr
     failing = act(check, {"directory": str(run), "max-epsilon": "5", "strict": "true"})
     assert failing.returncode == 1, failing.stderr
-    assert "::error title=one-shot%2C updates::claimed ε = 8, above the limit of 5; proven ε ≥" in failing.stdout
+    assert "claimed ε = 8, above the limit of 5; proven ε ≥" in " ".join(failing.stdout.split())
+    assert failing.stdout.splitlines()[-1].startswith("::error title=coalmine check::exit code 1")
     unclaimed = directory(program / "unclaimed", result(claim=None))
     assert act(check, {"directory": str(unclaimed), "max-proven": "5"}).returncode == 1
     assert (
         act(check, {"directory": str(unclaimed), "max-proven": "5", "allow": "no-mechanism findings"}).returncode == 0
     )
     written = (program / "summary.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### coalmine check: (\w+)", written, re.M) == ["PASSED", "FAILED", "FAILED", "PASSED"]
+    assert re.findall(r"^### coalmine check: exit code (\d)", written, re.M) == list("0110")
+    assert re.findall(r"^    (PASSED|FAILED)", written, re.M) == ["PASSED", "FAILED", "FAILED", "PASSED"]
     assert not list(program.rglob("hacked"))
+
+
+def test_nothing_from_a_file_is_a_command_or_leaves_the_summary(program):
+    command = "::error::" * 30
+    path = directory(program / "run", result(view=command, bound=9.0, claim=8.0)) / "result.json"
+    content = json.loads(path.read_text(encoding="utf-8")) | {"title": command}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    write_manifest(path.parent)
+    failing = act(list(steps())[1], {"directory": str(path.parent)})
+    token = re.match(r"::stop-commands::(\w{32})\n", failing.stdout)[1]
+    stopped, commands = failing.stdout.split(f"::{token}::\n")
+    assert "::error::" in stopped
+    assert commands == "::error title=coalmine check::exit code 1, see the step summary\n"
+    _, *lines = (program / "summary.md").read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith("    ") or not line for line in lines)
 
 
 def test_the_hook_runs_the_gate(program):
@@ -202,5 +153,4 @@ def test_the_hook_runs_the_gate(program):
 
 def test_a_limit_that_applies_to_nothing_is_an_error():
     gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_proven=1.0)
-    assert annotation_lines(gate)[0].startswith("::error title=policy::the limit of 1 was compared with nothing")
-    assert "FAILED" in step_summary(gate, "run").splitlines()[0]
+    assert gate.decision.startswith("FAILED: policy: the limit of 1 was compared with nothing")

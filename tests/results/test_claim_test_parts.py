@@ -274,7 +274,9 @@ def test_stricter_bounds_are_those_at_the_stricter_confidence(design):
 def test_the_quoted_bound_is_the_first_valid_one():
     members, nonmembers = sides()
     mere = Estimate("plug-in", 1.0, delta=1e-3)
-    bounds = estimate(members, nonmembers, delta=1e-3, confidence=0.9, methods=["simultaneous", "split"])
+    bounds = estimate(
+        members, nonmembers, delta=1e-3, confidence=0.9, methods=["simultaneous", "plug-in"], threshold=0.5
+    )
     first, quoted, other = with_stricter_bound([mere, *bounds], members, nonmembers)
     assert (first, other) == (mere, bounds[1])
     level, lower = quoted.stricter[0]

@@ -1,4 +1,4 @@
-"""Locks end with their process, SIGTERM saves the round, and threads change no bit."""
+"""Locks end with their process, SIGTERM stops a run, and threads change no bit."""
 
 import json
 import os
@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coalmine.errors import Terminated
 from coalmine.results.directory import RunDirectory
 from coalmine.runs.running import run as run_all
-from coalmine.runs.running import stopping_on_sigterm
 from coalmine.runs.settings import run_from_text
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and forks are others on Windows")
@@ -58,22 +56,13 @@ def test_sigterm_stops_a_run_that_then_resumes_to_the_same_bytes(tmp_path, run, 
 
     monkeypatch.setattr(RunDirectory, "log", log)
     code, _, err = run("run", str(file), "--out", str(out), "--quiet")
-    assert code == 143
+    assert code == 130
     assert f"coalmine resume {out}" in err
     assert json.loads((out / "run.json").read_text())["state"] == "stopped"
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.undo()
     run_all(run_from_text(file.read_text(), "audit"), out=out)
     run_all(run_from_text(file.read_text(), "audit"), out=tmp_path / "undisturbed")
     assert (out / "result.json").read_bytes() == (tmp_path / "undisturbed" / "result.json").read_bytes()
-
-
-def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):
-    directory = RunDirectory(tmp_path)
-    (tmp_path / "figures").mkdir()
-    with pytest.raises(Terminated), stopping_on_sigterm(), directory.claimed("x = 1"):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert directory.standing() == ("stopped", "stopped by SIGTERM")
 
 
 @pytest.mark.slow

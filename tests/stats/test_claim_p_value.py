@@ -283,7 +283,7 @@ def test_estimates_carry_the_names_of_their_methods():
         else:
             result = estimate(members, nonmembers, threshold=0.5, design="coin-flips", methods=[name])[0]
         assert result.method == name
-        assert result.valid == (name in ("simultaneous", "exact-null", "split", "one-run", "clopper-pearson"))
+        assert result.valid == (name in ("simultaneous", "exact-null", "one-run", "clopper-pearson"))
         assert (result.delta, result.confidence or 0.95) == (1e-5, 0.95)
     assert low_fpr_epsilon([1, 5], 10, 0.1).method == "low-fpr"
 

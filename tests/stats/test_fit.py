@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from coalmine.errors import InputError
 from coalmine.stats import CosineNull, NormalNull, Scores, gaussian_shift, sigma_gaussian
-from coalmine.stats.gaussian import epsilon_gaussian, gaussian_fit, threshold_epsilon
+from coalmine.stats.gaussian import epsilon_gdp, gaussian_fit, threshold_epsilon
 from coalmine.stats.scores import best_threshold
 
 
@@ -23,7 +23,7 @@ def test_the_section_3_estimate_is_the_gaussian_mechanisms_calibration():
     cosines = cosines_of_vectors(dim, 200, 1.5, np.random.default_rng(0))
     sigma = 1 / (cosines.mean() * np.sqrt(dim))
     estimate = gaussian_shift(Scores(cosines, null=CosineNull(dim)), delta=1e-6)
-    assert estimate.epsilon == pytest.approx(float(epsilon_gaussian(sigma, 1e-6)), rel=1e-9)
+    assert estimate.epsilon == pytest.approx(float(epsilon_gdp(1 / sigma, 1e-6)), rel=1e-9)
     assert not estimate.valid
     assert estimate.lower < estimate.epsilon < estimate.upper
 

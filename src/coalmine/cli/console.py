@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -83,6 +84,12 @@ def show_warning(
         complain(message)
 
 
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback of an error on standard error."""
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        print(printable(line), file=sys.stderr)
+
+
 # Progress
 
 
@@ -108,7 +115,7 @@ def working(go_on: str, *, kept: Path | None, quiet: bool = False) -> Iterator[N
         # Inside, so that bars vanish before a sentence about the end is printed.
         with progress.listening(None) if quiet else bars:
             yield
-    except KeyboardInterrupt as stop:  # `Terminated` is one
+    except KeyboardInterrupt as stop:
         if kept is not None and kept.exists():
             stop.add_note(go_on)
         raise

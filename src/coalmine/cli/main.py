@@ -5,12 +5,9 @@ from __future__ import annotations
 import io
 import os
 import platform
-import shlex
+import signal
 import sys
-import tempfile
-import traceback
 import warnings
-from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
@@ -20,16 +17,15 @@ from typer.core import TyperGroup
 
 from coalmine import __version__
 from coalmine.cli import audits, console, runs
-from coalmine.errors import InputError, Terminated
+from coalmine.errors import InputError
 from coalmine.usercode import blamed
 
 COMMANDS = "coalmine.commands"
 """Entry-point group of commands of other packages: each entry is a function with typer's annotations, or a Typer."""
 
-_INTERNAL_ERROR, _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 3, 130, 141, 143
+_INTERNAL_ERROR, _INTERRUPTED, _BROKEN_PIPE = 3, 130, 141
 _EPILOG = (
-    "Exit codes: 0 done, 1 a gate or verdict says no, 2 bad input, 3 internal error, 130 or 143 stopped by Ctrl-C or "
-    "SIGTERM."
+    "Exit codes: 0 done, 1 a gate or verdict says no, 2 bad input, 3 internal error, 130 stopped by Ctrl-C or SIGTERM."
 )
 
 
@@ -117,6 +113,8 @@ def root(
 def main() -> None:
     """Run the command line, say how it ended if it was not as planned, and exit with a code of its own for that."""
     warnings.showwarning = console.show_warning
+    # As batch systems send it before they kill a process: the run is then "stopped", as by Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console.warned.clear()
     # A process whose streams were closed has none; what it prints is then for nobody.
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 as long as the process
@@ -148,21 +146,19 @@ def main() -> None:
             # The reader has left. Not 0: a gate whose verdict nobody read must not look passed to `set -o pipefail`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at the end
             sys.exit(_BROKEN_PIPE)
-        if arguments != sys.argv[1:]:
-            traceback.print_exc()
-        code, sentence = _ending(error, arguments)
+        code, sentence = _ending(error)
+        if code == _INTERNAL_ERROR or arguments != sys.argv[1:]:
+            console.show_traceback(error)
         console.complain(sentence)
         sys.exit(code)
     sys.exit(0)
 
 
-def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
+def _ending(error: BaseException) -> tuple[int, str]:
     """Return the exit code and the sentence for an exception."""
     notes = getattr(error, "__notes__", [])  # how to continue, by `console.working`
     if isinstance(error, InputError):
         return console.BAD_INPUT, "; ".join([str(error), *notes])
-    if isinstance(error, Terminated):
-        return _TERMINATED, "; ".join([str(error), *notes])
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return _INTERRUPTED, "; ".join(["stopped", *notes])
     # Whatever a user's file raises is theirs to mend; only the rest is a bug of ours.
@@ -174,14 +170,5 @@ def _ending(error: BaseException, arguments: Sequence[str]) -> tuple[int, str]:
     # torch reports that memory is short as a RuntimeError.
     if isinstance(error, MemoryError | OverflowError) or (isinstance(error, RuntimeError) and "alloc" in str(error)):
         return console.BAD_INPUT, f"a number is too large for this machine: {reason:.200}"
-    advice = "This is a bug in coalmine (or in a method that another package adds): please open an issue with"
-    try:
-        descriptor, log = tempfile.mkstemp(prefix="coalmine-error-", suffix=".log")
-        with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(f"coalmine {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
-            file.write(f"$ coalmine {shlex.join(arguments)}\n\n")
-            traceback.print_exception(error, file=file)
-        advice += f" the log {log} (--debug shows the traceback)."
-    except OSError:  # a full disk must not hide the error itself
-        advice += " what --debug shows."
+    advice = "This is a bug in coalmine (or in a method that another package adds): please open an issue with all this."
     return _INTERNAL_ERROR, f"internal error ({reason:.200}). {advice}"

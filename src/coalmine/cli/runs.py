@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -214,9 +213,6 @@ def check(
         typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="List every variant, not only the most telling ones.")] = False,
-    github: Annotated[
-        bool, typer.Option("--github", help="In GitHub Actions: also write a step summary and annotations.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Gate for CI: recompute everything from the scores; exit code 1 if a claim is refuted or a limit exceeded.
@@ -226,16 +222,11 @@ def check(
     privacy mechanism, if inserted phrases can be extracted, or if a check found a bug. Claims are tested with or
     without limits.
     """
-    from coalmine.cli.github import annotation_lines, append_to_summary, step_summary
     from coalmine.results.gate import COLUMNS, judge
     from coalmine.results.io import read_run_directory, refusing_damage, results_to_dict
     from coalmine.results.tables import Table
     from coalmine.runs.recompute import recompute
 
-    if github and as_json:
-        raise InputError("give --github or --json, not both: annotations are lines on standard output")
-    if github:
-        append_to_summary()  # refuse before anything is printed
     # Stored bounds and verdicts count for nothing: whoever can write them could make the gate pass.
     run = read_run_directory(directory, scores=True)
     with console.busy("recomputing"):
@@ -260,11 +251,6 @@ def check(
         console.print_json(results_to_dict([judgment.result for judgment in gate.judgments], **judged))
     else:
         shown = gate.judgments if every else gate.folded()
-        # In GitHub Actions a line that starts with :: is a command, and titles and views come from files. Commands
-        # stay off until a token that no file can contain.
-        token = secrets.token_hex(16)
-        if github:
-            console.say(f"::stop-commands::{token}")
         console.print_decision(gate)
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
         hidden = len(gate.judgments) - len(shown)
@@ -274,9 +260,6 @@ def check(
             console.print_sentence(f"{about}: {reason}.")
         console.print_sentence(gate.terms)
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
-        if github:
-            console.say(f"::{token}::", *annotation_lines(gate))
-            append_to_summary(step_summary(gate, run.title))
     if gate.failed:
         raise typer.Exit(1)
 

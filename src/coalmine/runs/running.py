@@ -8,17 +8,14 @@ reads these back, so it gives the same bytes.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from coalmine.errors import InputError, Terminated, check_kind
+from coalmine.errors import InputError, check_kind
 from coalmine.files import read_json, read_text, write_json
 from coalmine.methods import registry
 from coalmine.methods.method import Method
@@ -96,7 +93,7 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, wa
         settings, out = run_from_text(read_text(path), str(path)), out or RUNS / path.stem
     # Every run has a directory, if only until it ends. The lock is held for the whole run, and its state is recorded
     # however the run ends.
-    with stopping_on_sigterm(), TemporaryDirectory(prefix="coalmine-") as scratch:
+    with TemporaryDirectory(prefix="coalmine-") as scratch:
         directory = RunDirectory(Path(out or scratch))
         with directory.claimed(settings.to_toml()):
             if (directory.path / MANIFEST).is_file():
@@ -316,24 +313,3 @@ def _naming(table: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"[{table}] {error}") from error
-
-
-@contextmanager
-def stopping_on_sigterm() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM, as batch systems send it before they kill a process: the run is then "stopped".
-
-    Nothing changes where the process has a handler of its own or outside its main thread.
-    """
-
-    def received(number: int, frame: FrameType | None) -> None:
-        raise Terminated("stopped by SIGTERM")
-
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, received)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

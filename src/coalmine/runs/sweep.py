@@ -25,7 +25,7 @@ from coalmine.results.result import Result, in_json
 from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
 from coalmine.results.verdict import CHECK_RATE
 from coalmine.runs.comparison import as_number, write_index
-from coalmine.runs.running import RUNS, check, run, stopping_on_sigterm
+from coalmine.runs.running import RUNS, check, run
 from coalmine.runs.settings import RunSettings, run_from_text
 
 SUMMARY = "sweep.json"
@@ -168,9 +168,8 @@ def sweep(
             with _naming(cell):
                 check(cell.settings)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
-    with stopping_on_sigterm():
-        for _ in track(runs, "runs", total=len(cells)):
-            pass
+    for _ in track(runs, "runs", total=len(cells)):
+        pass
     axes: dict[str, list[str]] = {}
     rows, by_chance = [], 0.0
     for cell in cells:

@@ -21,7 +21,7 @@ from coalmine.stats.nulls import Null
 from coalmine.stats.one_run import Guesses, one_run, one_run_fdp
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import Counts, Estimate, Scores, best_threshold, epsilon_from_counts, plug_in
-from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
+from coalmine.stats.simultaneous_bound import gdp, simultaneous
 
 CAVEATS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,8 +29,6 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
         "canaries' scores do not influence one another.",
         "exact-null": "Many tests at one joint error rate against the known score distribution of a held-out canary. A "
         "lower bound if that distribution is exact and the inserted canaries' scores do not influence one another.",
-        "split": "Chooses one test on half of the canaries and runs it on the other half. A lower bound, often a weak "
-        "one.",
         "one-run": "Counts correct membership guesses in a single training run; canaries may influence one another. A "
         "lower bound if each canary was inserted by its own fair coin flip.",
         "clopper-pearson": "Exact confidence intervals for TPR and FPR at one threshold. A lower bound if the "
@@ -62,7 +60,6 @@ Estimator = Callable[[], Estimate]
 _NEEDS: Mapping[str, tuple[str, ...]] = {
     "simultaneous": ("observed non-members",),
     "exact-null": ("a known null distribution",),
-    "split": ("observed non-members", "one copy"),
     "one-run": ("observed non-members", "canaries inserted by coin flips (design coin-flips)"),
     "clopper-pearson": ("a threshold fixed in advance",),
     "plug-in": ("a threshold fixed in advance",),
@@ -76,7 +73,7 @@ METHODS = tuple(_NEEDS)
 """Names of all estimators that `estimate` can run, the recommended one first and valid bounds before estimates."""
 
 # Published estimators, kept for comparisons. They are never the ones to quote, so they run only if asked for by name.
-_ONLY_BY_NAME = ("split", "plug-in", "gaussian-fit")
+_ONLY_BY_NAME = ("plug-in", "gaussian-fit")
 
 
 def estimate(
@@ -109,7 +106,7 @@ def estimate(
             latter adds the one-run estimators.
         copies: How often each member was inserted; only the estimators that account for copies are then run.
         methods: Names of the estimators to run, in this order; see `METHODS`. By default all that apply, except for
-            ``split``, ``plug-in`` and ``gaussian-fit``, which are never the ones to quote.
+            ``plug-in`` and ``gaussian-fit``, which are never the ones to quote.
         lower_is_member: Whether *lower* scores mean more likely a member, as for losses.
 
     Returns:
@@ -151,7 +148,6 @@ def estimate(
     estimators: dict[str, Estimator] = {
         "simultaneous": tests,
         "exact-null": tests,
-        "split": partial(split, scores, **terms),
         "one-run": partial(one_run, scores, **terms, copies=copies),
         "gdp": partial(gdp, scores, **terms, design=design),
         "one-run-fdp": partial(one_run_fdp, scores, **terms),

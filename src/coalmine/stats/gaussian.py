@@ -32,30 +32,6 @@ _TABLE_4_9 = (
 )
 
 
-def epsilon_gaussian(sigma: ArrayLike, delta: float) -> Floats:
-    """Compute the ε of the Gaussian mechanism with sensitivity 1 (Balle & Wang, 2018, Theorem 8).
-
-    Args:
-        sigma: Standard deviation of the noise, at least 0, any shape.
-        delta: The δ at which ε is stated, in [0, 1).
-
-    Returns:
-        The smallest ε for which the mechanism is (ε, δ)-DP, elementwise; infinite for ``sigma`` 0 or ``delta`` 0.
-
-    Raises:
-        InputError: If ``sigma`` is negative or ``delta`` is out of range.
-
-    Example:
-        >>> round(float(epsilon_gaussian(1.0, 1e-5)), 4)
-        4.3772
-    """
-    sigma = np.asarray(sigma, dtype=float)
-    if np.any(~(sigma >= 0)):
-        raise InputError(f"sigma must be at least 0, got {sigma}")
-    with np.errstate(divide="ignore"):
-        return epsilon_gdp(1 / sigma, delta)
-
-
 def epsilon_gdp(mu: ArrayLike, delta: float) -> Floats:
     """Compute the ε of a μ-GDP mechanism at δ (Dong, Roth & Su, 2019, Corollary 2.13).
 

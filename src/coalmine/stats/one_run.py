@@ -98,29 +98,6 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     return min(1.0, beta + 2 * guesses.canaries * delta * alpha)
 
 
-def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> bool:
-    """Return whether so many right guesses are less likely than ``significance`` under μ-GDP.
-
-    The recursion of Mahloujifar, Melis & Chaudhuri (2024) for general trade-off curves, with the Gaussian curve.
-    """
-    m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
-    if correct == 0:
-        return False
-    right, wrong = significance * correct / m, significance * (total - correct) / m
-    goal = total / m
-    for i in range(correct - 1, -1, -1):
-        # Both sums only grow, so the recursion can stop as soon as they reach the goal.
-        if right + wrong >= goal:
-            return True
-        # Φ by the standard library: much faster for a single float than SciPy's.
-        reachable = 0.5 * math.erfc((mu - float(special.ndtri(right))) / math.sqrt(2))
-        if reachable <= wrong:
-            return False
-        right = min(1.0, right + i / (total - i) * (reachable - wrong))
-        wrong = reachable
-    return right + wrong >= goal
-
-
 def one_run_curve_rejects(canaries: int, guesses: Ints, correct: Ints, levels: Floats, claim: Curve) -> Bools:
     """Return whether so many right guesses are less likely than ``levels`` if a trade-off curve holds, elementwise.
 
@@ -197,15 +174,13 @@ def one_run(scores: Scores | Guesses, *, delta: float = 0.0, confidence: float =
     check_count("copies", copies)
     families = guess_families(scores)
     levels = significance_levels(families, 1 - check_confidence(confidence))
-    lower, threshold, _ = largest_rejected(
-        families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies))
-    )
+    lower, threshold = largest_rejected(families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
     if copies > 1:
         # The curve of several copies limits the same guesses, so the better bound may be taken. It is the smaller
         # claim, but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
         by_curve = largest_rejected(families, levels, lambda e: GroupCurve(ApproximateDP(e, delta), copies))
         if by_curve[0] > lower:
-            lower, threshold, _ = by_curve
+            lower, threshold = by_curve
     assumes = COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER
     return Estimate(
         "one-run", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold, valid=True
@@ -240,7 +215,7 @@ def one_run_fdp(scores: Scores | Guesses, *, delta: float, confidence: float = 0
     # Two-tailed guesses only: Gaussian mechanisms are symmetric.
     families = guess_families(scores)[:1]
     levels = significance_levels(families, 1 - check_confidence(confidence))
-    mu, threshold, _ = largest_rejected(families, levels, GaussianDP)
+    mu, threshold = largest_rejected(families, levels, GaussianDP)
     assumes = f"{COIN_FLIPS if isinstance(scores, Scores) else _FIXED_NUMBER}; {GAUSSIAN}"
     lower = float(epsilon_gdp(mu, delta))
     return Estimate(
@@ -293,12 +268,9 @@ class GuessTests(Tests):
         """Return ln(p/level) for (ε, δ)-DP; for other curves, whose p-values take longer, only its sign, times ∞."""
         if isinstance(claim, ApproximateDP):
             return super().margins(claim, level)
-        if isinstance(claim, GaussianDP):
-            rejected = [one_run_rejects_gdp(row, claim.mu, level) for row in self.rows]
-        else:
-            guesses, correct = np.array([(row.guesses, row.correct) for row in self.rows]).T
-            levels = np.full(guesses.size, level)
-            rejected = one_run_curve_rejects(self.rows[0].canaries, guesses, correct, levels, claim).tolist()
+        guesses, correct = np.array([(row.guesses, row.correct) for row in self.rows]).T
+        levels = np.full(guesses.size, level)
+        rejected = one_run_curve_rejects(self.rows[0].canaries, guesses, correct, levels, claim)
         return np.where(rejected, -np.inf, np.inf)
 
 

@@ -124,45 +124,33 @@ def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
 class TwoTails(Tests):
     """Tests that guess "member" for the r top scores of all canaries and "non-member" for the r bottom ones.
 
-    ``right`` of the ``guesses`` = 2r guesses are right. Under (ε, δ)-DP each guess is right with probability at most
-    e^ε/(1+e^ε), except for canaries that the δ part gives away. With coin flips the guesses are independent, and any
-    other curve can be tested as well. With fixed numbers of members and non-members they are not, which costs at most
-    the factor `fixed_numbers_factor` (docs/proofs.md, Theorems 2 and 4).
+    ``right`` of the ``guesses`` = 2r guesses are right. With coin flips they are independent, so any curve can be
+    tested (docs/proofs.md, Theorem 4).
     """
 
     thresholds: Floats
     guesses: Ints
     right: Ints
     canaries: int
-    design: Design
     weight: float = TWO_TAILS_WEIGHT
 
     def p_values(self, claim: Curve) -> Floats:
-        """Return the p-values; with fixed numbers, the claim must be an `ApproximateDP`."""
-        counts = self.guesses, self.right, self.canaries
-        if isinstance(claim, ApproximateDP):
-            return tail_probability(*counts, claim, fixed_numbers=self.design == "fixed")
-        assert self.design == "coin-flips"  # Theorem 4 holds for independent guesses only
-        return curve_tail_probability(*counts, claim)
+        """Return the p-values."""
+        return curve_tail_probability(self.guesses, self.right, self.canaries, claim)
 
 
-def two_tailed_tests(scores: Scores, design: Design, share: float = 0.5, ratio: float = 2) -> TwoTails:
-    """Return the two-tailed tests at a grid of numbers of guesses, up to a share of the canaries."""
-    members, nonmembers, kept = guessing_scores(scores, design)
+def two_tailed_tests(scores: Scores, share: float) -> TwoTails:
+    """Return the two-tailed test that guesses about a share of the canaries, which coin flips inserted."""
+    members, nonmembers, _ = guessing_scores(scores, "coin-flips")
     canaries = members.size + nonmembers.size
-    tails = tail_guesses(members, nonmembers, int(share * canaries), ratio)
-    # Leaving out part of the larger side makes these tests weaker than the thresholds, which use all scores.
-    return TwoTails(*tails, canaries, design, TWO_TAILS_WEIGHT * kept)
+    return TwoTails(*tail_guesses(members, nonmembers, int(share * canaries), np.inf), canaries)
 
 
-def tail_probability(
-    guesses: Ints, right: Ints, canaries: int, claim: ApproximateDP, *, fixed_numbers: bool = False, steps: int = 128
-) -> Floats:
-    """Bound the probability of at least ``right`` right guesses under (ε, δ)-DP, elementwise.
+def tail_probability(guesses: Ints, right: Ints, canaries: int, claim: ApproximateDP, *, steps: int = 128) -> Floats:
+    """Bound the probability of at least ``right`` right guesses under (ε, δ)-DP with coin flips, elementwise.
 
-    E[P(Bin(R − G, q) ≥ w − G)] with q = e^ε/(1+e^ε) and G ~ Bin(N, δ), for w right ones of R guesses about N canaries;
-    with fixed numbers of members, each term is multiplied by `fixed_numbers_factor` (docs/proofs.md). The
-    expectation is over at most ``steps`` values of G, rounded up.
+    E[P(Bin(R − G, q) ≥ w − G)] with q = e^ε/(1+e^ε) and G ~ Bin(N, δ), for w right ones of R guesses about N canaries
+    (docs/proofs.md, Theorem 2). The expectation is over at most ``steps`` values of G, rounded up.
     """
     q = float(special.expit(claim.epsilon))
     total, correct = guesses.astype(np.float64)[:, None], right.astype(np.float64)[:, None]
@@ -170,8 +158,6 @@ def tail_probability(
     # Canaries that are given away are guessed right for free; the others must account for the rest.
     needed = correct - given_away
     tail = np.where(needed > 0, special.betainc(np.maximum(needed, 1), total - correct + 1, q), 1.0)
-    if fixed_numbers:
-        tail = tail * fixed_numbers_factor(canaries, total, given_away, q, most=total)
     return np.minimum(tail @ mass, 1.0)
 
 
@@ -272,7 +258,7 @@ def _falling(top: int, least: int, ratio: float) -> Ints:
     return np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64))
 
 
-def tail_guesses(members: Floats, nonmembers: Floats, most: int, ratio: float = 2, *, top_only: bool = False) -> Tails:
+def tail_guesses(members: Floats, nonmembers: Floats, most: int, ratio: float, *, top_only: bool = False) -> Tails:
     """Count right guesses at a grid of numbers of guesses up to ``most``; ties count against the guesser.
 
     Guesses are "member" for the top r of the sorted scores, and "non-member" for the bottom r unless ``top_only``.
@@ -308,8 +294,8 @@ def _among_extremes(wanted: Floats, others: Floats, r: Ints, *, lowest: bool = F
     return low
 
 
-def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.random.Generator:
-    """Return a generator for random choices among sorted scores, seeded by ``seed`` and by the order of the scores."""
+def random_choice(members: Floats, nonmembers: Floats) -> np.random.Generator:
+    """Return a generator for random choices among sorted scores, seeded by the order of the scores."""
     # A constant seed would pick the same ranks in every audit, so a "random subset" of sorted scores would be a fixed
     # set of order statistics and not a sample. Hashing the order of members among non-members avoids that, and keeps
     # results reproducible and invariant under monotone transformations of the scores.
@@ -317,4 +303,4 @@ def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.rand
     digest.update(np.searchsorted(nonmembers, members, side="left").astype("<i8").tobytes())
     digest.update(np.searchsorted(nonmembers, members, side="right").astype("<i8").tobytes())
     digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
-    return default_rng([seed, int.from_bytes(digest.digest(), "little")])
+    return default_rng([0, int.from_bytes(digest.digest(), "little")])

@@ -22,7 +22,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
-from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta
+from coalmine.errors import InputError, check_confidence, check_count, check_delta
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import (
     TWO_TAILS_WEIGHT,
@@ -32,7 +32,6 @@ from coalmine.stats.rank_tests import (
     central_probability,
     fixed_numbers_factor,
     guessing_scores,
-    random_choice,
     tail_guesses,
     tail_probability,
     threshold_tests,
@@ -86,9 +85,7 @@ def simultaneous(
     alpha = 1 - check_confidence(confidence)
     families = claim_families(scores, design, ApproximateDP(0.0, delta), alpha=alpha)
     levels = significance_levels(families, alpha)
-    lower, threshold, _ = largest_rejected(
-        families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies))
-    )
+    lower, threshold = largest_rejected(families, levels, lambda e: ApproximateDP(*group_parameters(e, delta, copies)))
     method, assumes = "simultaneous", _ASSUMES[design]
     if scores.null is not None:
         method, assumes = "exact-null", f"{INDEPENDENT}; their null distribution is exact"
@@ -192,80 +189,32 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Desig
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
     families = claim_families(scores, design, GaussianDP(0.0))
-    mu, threshold, _ = largest_rejected(families, significance_levels(families, alpha), GaussianDP)
+    mu, threshold = largest_rejected(families, significance_levels(families, alpha), GaussianDP)
     lower, assumes = float(epsilon_gdp(mu, delta)), f"{_ASSUMES[design]}; {GAUSSIAN}"
     return Estimate("gdp", lower, lower, delta=delta, confidence=confidence, assumes=assumes, threshold=threshold)
 
 
-def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed: int = 0) -> Estimate:
-    """Compute a lower bound on ε from a single test, chosen on one half of the scores and carried out on the other.
-
-    Valid for every mechanism under the assumptions of `simultaneous`, but usually weaker: half of the scores are
-    spent on choosing the test.
-
-    Args:
-        scores: Scores of members and of observed non-members, at least two each.
-        delta: The δ at which ε is stated, in [0, 1).
-        confidence: Confidence of the bound, in [0.5, 1).
-        seed: Seed of the random halves.
-
-    Returns:
-        A valid bound.
-
-    Raises:
-        NotApplicableError: If a side has fewer than two scores.
-        InputError: If ``delta`` or ``confidence`` is out of range, or the scores have a known null.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> scores = Scores(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
-        >>> split(scores, delta=1e-5).valid
-        True
-    """
-    check_delta(delta)
-    alpha = 1 - check_confidence(confidence)
-    if min(scores.members.size, scores.observed.size) < 2:
-        raise NotApplicableError("split needs at least two members and two non-members")
-    rng = random_choice(scores.members, scores.observed, seed)
-    members, nonmembers = rng.permutation(scores.members), rng.permutation(scores.observed)
-    m, n = members.size // 2, nonmembers.size // 2  # the second half gets the odd ones
-    halves = Scores(members[:m], nonmembers[:n]), Scores(members[m:], nonmembers[n:])
-    first, second = ([two_tailed_tests(half, "fixed"), threshold_tests(half)] for half in halves)
-    _, _, best = largest_rejected(first, [alpha, alpha], lambda epsilon: ApproximateDP(epsilon, delta), relative=1e-3)
-    lower, threshold = 0.0, None
-    if best is not None:
-        family = second[best[0]]
-        # The halves differ in size by at most one score, and their grids by at most one test.
-        i = min(best[1], family.thresholds.size - 1)
-        lower = largest(lambda epsilon: float(family.margins(ApproximateDP(epsilon, delta), alpha)[i]))
-        threshold = float(family.thresholds[i])
-    return Estimate(
-        "split", lower, lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold, valid=True
-    )
-
-
 def largest_rejected(
-    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], relative: float = 1e-10
-) -> tuple[float, float | None, tuple[int, int] | None]:
-    """Return the largest claim that some test rejects at its family's level, its threshold, and (family, index).
+    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve]
+) -> tuple[float, float | None]:
+    """Return the largest claim that some test rejects at its family's level, and the threshold of that test.
 
-    The last two are None if no test rejects anything. If the levels of all tests sum to α, the claim exceeds the truth
+    The threshold is None if no test rejects anything. If the levels of all tests sum to α, the claim exceeds the truth
     with probability at most α, by a union bound.
     """
-    bound, threshold, best = 0.0, math.nan, None
-    for f, (family, level) in enumerate(zip(families, levels, strict=True)):
+    bound, threshold = 0.0, None
+    for family, level in zip(families, levels, strict=True):
         if family.thresholds.size == 0:
             continue
         # Starting at the bound of earlier families: a family that rejects nothing there cannot raise it.
         reached = largest(
             lambda x, family=family, level=level: float(np.min(family.margins(claim(x), level))),  # type: ignore[misc]
             floor=bound,
-            relative=relative,
         )
         if reached > bound:
             rejecting = int(np.argmax(family.margins(claim(reached), level) <= 0))
-            bound, best, threshold = reached, (f, rejecting), float(family.thresholds[rejecting])
-    return bound, None if math.isnan(threshold) else threshold, best
+            bound, threshold = reached, float(family.thresholds[rejecting])
+    return bound, None if threshold is None or math.isnan(threshold) else threshold
 
 
 def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
@@ -291,7 +240,7 @@ def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float
         level = _BOUNDARY_LEVEL * alpha
         families.insert(0, JointBoundary.at(scores, design, level=level, delta=claim.delta))
     elif design == "coin-flips":  # two-tailed tests of other curves are proved for coin flips only
-        families.insert(0, two_tailed_tests(scores, design, _CURVE_GUESSES, np.inf))
+        families.insert(0, two_tailed_tests(scores, _CURVE_GUESSES))
     return families
 
 

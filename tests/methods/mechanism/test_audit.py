@@ -12,7 +12,7 @@ from coalmine.methods.mechanism.method import MechanismMethod
 from coalmine.results.result import Result
 from coalmine.results.verdict import APPLICATION
 from coalmine.stats import sigma_gaussian
-from coalmine.stats.gaussian import epsilon_gaussian
+from coalmine.stats.gaussian import epsilon_gdp
 
 
 def shift(result):
@@ -85,7 +85,7 @@ def test_the_battery_counts_for_the_power_that_is_stated(calls):
     )
     assert result.verdict.value == ("not refuted" if calls is None else "too weak")
     if calls is None:
-        half = float(epsilon_gaussian(sigma / 2, 1e-5))
+        half = float(epsilon_gdp(1 / (sigma / 2), 1e-5))
         assert claim.epsilon / result.claim_test.detectable_noise == pytest.approx(half)
     again = MechanismMethod.recompute(result, [])
     assert again.claim_test == result.claim_test

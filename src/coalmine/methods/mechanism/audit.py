@@ -31,7 +31,7 @@ from coalmine.results.result import Result, common_delta
 from coalmine.results.verdict import APPLICATION, CHECK_RATE, Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats import sigma_gaussian
-from coalmine.stats.gaussian import epsilon_gaussian
+from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.usercode import errors_of
 
 MechanismFunction = Callable[[Any], object]
@@ -178,7 +178,7 @@ def check_mechanism(
             if half_would_pass(claim.curve(), noise_multiplier=sigma, canaries=guessed, rate=false_alarm_rate):
                 warnings.append(f"{guessed:,} canaries are too few: half of the noise might pass. Use more calls")
             else:  # in terms of ε if no noise is claimed
-                half = float(epsilon_gaussian(HALF_THE_NOISE * sigma, claim.delta))
+                half = float(epsilon_gdp(1 / (HALF_THE_NOISE * sigma), claim.delta))
                 detects = claim.epsilon / half if claim.noise_multiplier is None else HALF_THE_NOISE
     checks, findings = judged(statistics, claim)
     members, null = scores[inserted], updates.cosine_null
