@@ -230,8 +230,6 @@ def _run(path: Path) -> list[str]:
 TARGETS = [
     Target("scores .csv", "s.csv", _csv, _estimate),
     Target("scores .npz", "s.npz", lambda: _npz(members=np.arange(9.0), nonmembers=np.arange(-4.0, 4)), _estimate),
-    Target("scores .json, lists", "s.json", lambda: b'{"members": [2.5, 3, 1e2], "nonmembers": [0, -1.5]}', _estimate),
-    Target("scores .json, rows", "s.json", lambda: json.dumps(_rows()).encode(), _estimate),
     Target("losses .csv", "l.csv", _losses, lambda path: ["audit", "exposure", "--file", str(path), "--json"]),
     Target("settings .toml", "a.toml", _settings, _run),
     Target("phrases .json", "canaries.json", _phrases, read=_read_canaries),

@@ -133,8 +133,8 @@ def disturbed(file: Path, out: Path, kind: str, rng: np.random.Generator, durati
                 os.kill(target, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
                 killed = True
     process.join()
-    # -15 after SIGTERM; 2 with a sentence where a worker died.
-    if process.exitcode not in (0, -signal.SIGTERM, -signal.SIGKILL, 2 if kind == "a worker" else 0):
+    # 130 after SIGTERM, or -15 before the run has begun; 2 with a sentence where a worker died.
+    if process.exitcode not in (0, 130, -signal.SIGTERM, -signal.SIGKILL, 2 if kind == "a worker" else 0):
         raise SystemExit(f"{kind}: the run in {out} ended with code {process.exitcode}")
     ended = process.exitcode == 0
     return not ended or (kind == "a worker" and killed), ended

@@ -1,17 +1,16 @@
 """Whatever is read from outside is read or refused with a sentence. `make fuzz` tries far more cases."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import fuzz
 from coalmine.errors import InputError
-from coalmine.files import parse_json, parse_toml, read_table, two_groups
+from coalmine.files import parse_json, parse_toml
 
 # Commands take a tenth of a second each, and settings that are accepted a run.
 CASES = {"settings .toml": 12, "user's file .py": 15}
@@ -57,28 +56,12 @@ def test_the_judge_notices_what_must_not_happen():
     assert fuzz._judged(2, "coalmine: no", "", (0, 1, 2))[0] == "refused"
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=12,
-)
-
-
 def outcome_of(read, *arguments, **options):
     """Return what was read and nothing, or nothing and the sentence that refuses it."""
     try:
         return read(*arguments, **options), None
     except InputError as error:
         return None, str(error)
-
-
-@settings(max_examples=150)
-@given(content=st.fixed_dictionaries({"members": VALUES, "nonmembers": VALUES}) | VALUES)
-def test_any_json_is_scores_or_refused(content, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    path.write_text(json.dumps(content))
-    scores, refusal = outcome_of(lambda: two_groups(read_table(path)))
-    assert "any.json" in refusal if scores is None else min(side.size for side in scores) > 0
 
 
 @given(text=st.text(max_size=60))

@@ -1,7 +1,5 @@
 """Score files: accepted layouts, and what errors say about bad ones."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -17,10 +15,6 @@ FILES = {
     "long.csv": "score,member\n1.5,1\n-2,0\n3e0,true\n0.25,out\n",
     "wide.csv": "members,nonmembers\n1.5,-2\n3,0.25\n",
     "spaces.csv": "\ufeffscore , member\r\n 1.5, 1\r\n3,IN\r\n\r\n-2,0\r\n0.25,No\r\n",
-    "wide.json": json.dumps({"members": [1.5, 3], "nonmembers": [-2, 0.25], "note": "ignored"}),
-    "rows.json": json.dumps([{"score": 1.5, "member": True}, {"score": 3, "member": 1}]).replace(
-        "]", ', {"score": -2, "member": false}, {"score": 0.25, "member": "0"}]'
-    ),
 }
 
 
@@ -74,16 +68,8 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "score;member\n1;1\n", "column 'score'.* score;member"),
         ("e.csv", "Score,Member\n1,1\n", 'Did you mean "Score"'),
         ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members .* got ''"),
-        ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members .* got None"),
-        ("e.json", '{"members": 5}', "members must be a list, got 5"),
-        ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers .* got 'x'"),
-        ("e.json", "{", "as JSON"),
-        ("e.json", "3", "object of lists"),
-        ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members .* got 'x'"),
-        ("e.json", '{"members": [[1]], "nonmembers": [1]}', r"members .* \(1, 1\)"),
-        ("e.json", '{"members": [], "nonmembers": [1]}', "0 members and 1 nonmembers"),
         ("e.npz", "not a zip", "as an .npz file"),
-        ("e.txt", "x", "must end in .csv, .npz or .json"),
+        ("e.txt", "x", "must end in .csv or .npz"),
     ],
 )
 def test_bad_files_raise_and_the_error_says_where(tmp_path, name, content, message):
@@ -99,7 +85,7 @@ def test_files_that_are_missing_or_not_text_raise(tmp_path):
         groups(tmp_path / "b.csv")
     with pytest.raises(InputError, match=r"none\.csv"):
         groups(tmp_path / "none.csv")
-    with pytest.raises(InputError, match=r"\.csv, \.npz or \.json"):
+    with pytest.raises(InputError, match=r"\.csv or \.npz"):
         groups(tmp_path)
 
 
@@ -108,13 +94,6 @@ def test_a_single_array_is_no_table(tmp_path):
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(InputError, match="npz"):
         groups(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", "[]", '[{"score": 1}, 2]', '[{"score": 1, "member": 1},]'])
-def test_json_that_is_no_table_is_refused(tmp_path, content):
-    (tmp_path / "s.json").write_text(content)
-    with pytest.raises(InputError, match=r"s\.json"):
-        groups(tmp_path / "s.json")
 
 
 def test_an_open_quote_and_a_newline_in_a_cell(tmp_path):
@@ -147,8 +126,8 @@ def test_with_a_known_null_members_alone_are_enough(tmp_path):
 
 
 def test_a_long_column_name_is_cut_in_the_sentence(tmp_path):
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps({"9" * 4400: [1.0], "nonmembers": [2.0]}))
+    path = tmp_path / "s.csv"
+    path.write_text(f"{'9' * 4400},nonmembers\n1,2\n")
     with pytest.raises(InputError) as refusal:
         groups(path)
     assert len(str(refusal.value)) < 1000

@@ -7,13 +7,14 @@ clipping, `layers=` and `audit.cohort`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from cases import Answer, Case, from_results
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
+from styles import STYLES, Server, Style
 
 from coalmine import OneShot
 from coalmine.claims import Claim, EveryRound, Poisson
@@ -29,6 +30,7 @@ TARGET = "loop"
 Clip = Callable[[Array], Array]
 Choose = Callable[[np.random.Generator, int], Array]
 ClaimOf = Callable[[OneShot], Claim]
+Weigh = Callable[[np.random.Generator, int], Array]
 
 
 def clipped(update: Array, norm: float = CLIP) -> Array:
@@ -54,6 +56,11 @@ class Loop:
         claim: The claim.
         sampling: Participation of canaries, which the claim is about.
         choose: Who takes part in a round.
+        style: What is released of the noisy average.
+        states_divisor: Whether the audit hears what the sum was divided by.
+        clip_norm: The clip norm of the next round, by the norms of the last updates.
+        weigh: Weights of updates, at most 1. Clients of weight 0 drop out, and others train an old model.
+        present: Whether the sum is divided by the number of clients who did not drop out.
     """
 
     noise: str = "Gaussian"
@@ -64,6 +71,11 @@ class Loop:
     claim: ClaimOf = claim_of
     sampling: str = "every-round"
     choose: Choose = lambda rng, round: np.arange(CLIENTS)
+    style: Style = STYLES["as it is"]
+    states_divisor: bool = True
+    clip_norm: Callable[[Server], float] = lambda server: CLIP
+    weigh: Weigh = lambda rng, count: np.ones(count)
+    present: bool = False
 
     def audited(self, seed: int) -> Answer:
         """Train, and return what the audit says."""
@@ -71,27 +83,42 @@ class Loop:
         population = CLIENTS if self.sampling == "every-round" else POPULATION
         shards, model = partition(population), 0.1 * rng.standard_normal(DIM)
         noise = noise_of(self.noise, Place(DIM, NOISE, ROUNDS, rng))
+        server, models = Server(model, EDGES, rng), [model]
         audit = OneShot(
             DIM, rounds=ROUNDS, canaries=CANARIES, view="updates", participation=self.sampling, layers=LAYERS,
             seed=seed,
         )  # fmt: skip
         for t in range(ROUNDS):
+            server.round, norm = t, self.clip_norm(server)
             cohort = self.choose(rng, t)
+            weights = self.weigh(rng, len(cohort))
+            cohort, weights = cohort[weights > 0], weights[weights > 0]
             audit.cohort(t, clients=cohort.tolist(), available=population)
-            planted = audit.plant(t, clip_norm=CLIP)
-            updates = local_updates(model, [shards[i] for i in cohort])
+            planted = audit.plant(t, clip_norm=norm)
+            stale = np.minimum(t, np.round(weights**-2 - 1)).astype(int)
+            updates = np.empty((len(cohort), DIM))
+            for age in np.unique(stale):
+                chosen = np.flatnonzero(stale == age)
+                updates[chosen] = local_updates(models[t - age], [shards[cohort[i]] for i in chosen]) / norm
+            server.kept["norms"] = norm * np.linalg.norm(updates, axis=1)
             examples = np.array([len(shards[i][0]) for i in cohort])
-            shares = examples / examples.mean() if self.weights else np.ones(len(cohort))
-            canaries = planted.each(norm=10 * CLIP)
-            divisor = CLIENTS + planted.clients
+            shares = weights * (examples / examples.mean() if self.weights else 1.0)
+            canaries = [canary / norm for canary in planted.each(norm=10 * CLIP)]
+            divisor = (len(cohort) if self.present else CLIENTS) + planted.clients
             if self.clips_average:
                 average = self.clip((updates.sum(axis=0) + sum(canaries)) / divisor)
             else:
                 total = sum(share * self.clip(update) for share, update in zip(shares, updates, strict=True))
-                average = (total + sum(self.clip(canary) for canary in canaries)) / divisor
-            average = average + CLIP * noise(t) / (divisor * self.noise_clients)
-            model = model + average
-            audit.observe(t, update=average.astype(np.float32), divisor=divisor)
+                seats = self.weigh(rng, len(canaries))
+                total += sum(seat * self.clip(canary) for seat, canary in zip(seats, canaries, strict=True))
+                average = total / divisor
+            average = norm * (average + CLIP * noise(t) / (divisor * self.noise_clients))
+            update = self.style(average, server)
+            server.model = server.model + update
+            models.append(server.model)
+            if not update.any():
+                audit.skip(t)
+            audit.observe(t, update=update.astype(np.float32), divisor=divisor if self.states_divisor else None)
         return from_results([audit.result(claim=self.claim(audit))])
 
 
@@ -202,14 +229,40 @@ ACCOUNTING = {
 }
 
 
+def _staleness(rng: np.random.Generator, count: int) -> Array:
+    return (1.0 + rng.integers(4, size=count)) ** -0.5
+
+
+def _dropouts(rng: np.random.Generator, count: int) -> Array:
+    return (rng.random(count) < 0.7).astype(float)
+
+
+def _quantile(server: Server) -> float:
+    """Follow the median of norms, by a count with noise of deviation 10, which the other noise makes up for."""
+    below = (server.kept.get("norms", np.ones(1)) <= server.kept.get("norm", CLIP)).mean()
+    noisy = below + 10 / CLIENTS * server.rng.standard_normal()
+    server.kept["norm"] = server.kept.get("norm", CLIP) * np.exp(-0.2 * (noisy - 0.5))
+    return float(server.kept["norm"])
+
+
 def _correct() -> dict[str, Loop]:
     loops = {name: Loop(noise=name) for name in CORRECT_NOISE if name not in CORRELATED}
-    loops |= {f"{name}, as ε and δ": Loop(noise=name, claim=_at(DELTA)) for name in CORRELATED}
-    sampled = f"poisson:{RATE}"
-    return loops | {
-        "Poisson sampling": Loop(sampling=sampled, choose=poisson),
+    loops |= {name: Loop(style=style) for name, style in STYLES.items() if name != "as it is"}
+    sampled = Loop(sampling=f"poisson:{RATE}", choose=poisson)
+    loops |= {
+        "Poisson sampling": sampled,
         "fixed-size sampling": Loop(sampling=f"fixed:{CLIENTS}/{POPULATION}", choose=fixed_size),
+        "clip norm shrinks": Loop(clip_norm=lambda server: CLIP * 0.9**server.round),
+        "clip norm follows the median": Loop(clip_norm=_quantile, noise_clients=np.sqrt(1 - (NOISE / 20) ** 2)),
+        "dropouts, divided by those planned": Loop(weigh=_dropouts),
+        "dropouts, divided by those present": Loop(weigh=_dropouts, present=True),
+        "asynchronous, weighted by staleness": Loop(weigh=_staleness),
     }
+    for name in ("momentum 0.9", "FedAdam", "top 10%"):
+        loops[f"Poisson sampling, {name}"] = replace(sampled, style=STYLES[name])
+        loops[f"asynchronous, {name}"] = Loop(weigh=_staleness, style=STYLES[name])
+    loops |= {f"{name}, no divisor": replace(loop, states_divisor=False) for name, loop in loops.items()}
+    return loops | {f"{name}, as ε and δ": Loop(noise=name, claim=_at(DELTA)) for name in CORRELATED}
 
 
 def cases() -> list[Case]:
@@ -222,4 +275,9 @@ def cases() -> list[Case]:
     groups["correct"] = _correct()
     loops = [(kind, name, Loop(noise=name)) for name, (kind, _) in NOISE_BUGS.items()]
     loops += [(kind, name, loop) for kind, group in groups.items() for name, loop in group.items()]
-    return [Case(target=TARGET, kind=kind, name=name, run=loop.audited) for kind, name, loop in loops]
+    # Correct loops differ in their seeds, or an unlucky draw would count once for each.
+    seeds = [10_000 * number if kind == "correct" else 0 for number, (kind, _, _) in enumerate(loops)]
+    return [
+        Case(target=TARGET, kind=kind, name=name, run=lambda seed, first=first, loop=loop: loop.audited(first + seed))
+        for first, (kind, name, loop) in zip(seeds, loops, strict=True)
+    ]

@@ -46,8 +46,8 @@ def cell(rows: list[Row]) -> str:
 
 def totals(rows: list[Row]) -> list[str]:
     """Return the table of all targets."""
-    lines = ["| target | bugs | caught by all seeds | buggy runs caught | correct runs | false alarms |"]
-    lines.append("|---|---|---|---|---|---|")
+    heads = ("target", "bugs", "caught by all seeds", "buggy runs caught", "correct runs", "alarms", "claims refuted")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     every = []
     for target, title in TITLES.items():
         buggy = [row for row in rows if row["target"] == target and row["kind"] != "correct"]
@@ -55,14 +55,15 @@ def totals(rows: list[Row]) -> list[str]:
         names = {row["bug"] for row in buggy}
         missed = {row["bug"] for row in buggy if not row["check"]}
         every.append((len(names), len(names - missed), sum(bool(row["check"]) for row in buggy), len(buggy)))
-        every[-1] += (len(correct), sum(bool(row["check"]) for row in correct))
+        refuted = sum(row["check"] == "claim" for row in correct)
+        every[-1] += (len(correct), sum(bool(row["check"]) for row in correct) - refuted, refuted)
         lines.append(_total(title, *every[-1]))
     return [*lines, _total("all", *(sum(column) for column in zip(*every, strict=True)))]
 
 
-def _total(title: str, names: int, always: int, caught: int, runs: int, correct: int, alarms: int) -> str:
+def _total(title: str, names: int, always: int, caught: int, runs: int, *correct: int) -> str:
     share = f"{caught:,} of {runs:,} ({caught / runs:.0%})" if runs else "–"
-    return f"| {title} | {names} | {always} | {share} | {correct:,} | {alarms} |"
+    return f"| {title} | {names} | {always} | {share} | {' | '.join(f'{count:,}' for count in correct)} |"
 
 
 def matrix(rows: list[Row]) -> list[str]:

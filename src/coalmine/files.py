@@ -198,10 +198,7 @@ class ScoreTable:
         if name not in self.columns:
             columns = did_you_mean(name, [f"{column:.60}" for column in self.columns])
             raise InputError(f"{self.source} has no column {name!r}{hint}. {columns:.400}")
-        values = self.columns[name]
-        if not isinstance(values, list | np.ndarray):
-            raise InputError(f"{self.source}: {name} must be a list, got {values!r:.40}")
-        return values
+        return self.columns[name]
 
     def numbers(self, name: str) -> Floats:
         """Return a column of finite numbers."""
@@ -239,7 +236,7 @@ class ScoreTable:
 
 
 def read_table(path: Path) -> ScoreTable:
-    """Read the columns of a .csv file with a header, of an .npz file or of a .json file; the suffix decides.
+    """Read the columns of a .csv file with a header or of an .npz file; the suffix decides.
 
     The columns are unchecked: `ScoreTable.numbers` and `ScoreTable.flags` check them on access.
     """
@@ -247,20 +244,12 @@ def read_table(path: Path) -> ScoreTable:
     suffix, first_row = path.suffix.lower(), 1
     if suffix == ".npz":
         columns = dict(read_arrays(path))
-    elif suffix == ".json":
-        content = parse_json(read_text(path), path)
-        columns = content
-        if isinstance(content, list) and all(isinstance(row, dict) for row in content):
-            names = dict.fromkeys(name for row in content for name in row)
-            columns = {name: [row.get(name) for row in content] for name in names}
     elif suffix == ".csv":
         columns, first_row = _csv_columns(path), 2
     else:
-        raise InputError(f"{path} must end in .csv, .npz or .json")
-    if not isinstance(columns, dict) or not columns:
-        raise InputError(
-            f"{path} must hold columns with names: in CSV a header line, in JSON an object of lists or list of objects"
-        )
+        raise InputError(f"{path} must end in .csv or .npz")
+    if not columns:
+        raise InputError(f"{path} must hold columns with names: in CSV a header line")
     return ScoreTable(str(path), columns, first_row)
 
 

@@ -365,6 +365,19 @@ def test_a_grid_of_all_numbers_is_recognized_and_hides_no_missing_noise(step):
     assert observed(lambda noise, canaries: rounded(0.5 * noise, canaries), **settings)
 
 
+def test_a_grid_from_the_least_to_the_largest_number_is_recognized():
+    """Correct noise that was quantized to 4 bits has no wrong shape."""
+
+    def quantized(noise, canaries):
+        update = noise + canaries
+        step = np.ptp(update) / 15
+        return (update.min() + step * np.round((update - update.min()) / step)).astype(np.float32)
+
+    rounding = largest_roundings(quantized(np.random.default_rng(0).normal(size=20_200), 0.0), np.array([0, 20_000]))
+    assert rounding == pytest.approx(0.53, abs=0.05)
+    assert observed(quantized, layers={"fc": 20_000, "norm": 200}, divisor=30.0, clip_norm=1.0, rounds=10) == []
+
+
 def test_coarse_noise_on_updates_that_were_not_rounded_is_a_finding():
     signal = np.random.default_rng(1).normal(0, 0.01 / 30, 20_000)
     assert observed(

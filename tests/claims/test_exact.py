@@ -255,7 +255,7 @@ def test_the_best_order_is_that_of_all_orders(accountant, q, noise, rounds):
 def test_sampled_losses_are_those_of_dp_accounting(q):
     event, neighbors = Poisson(q).event([(0.7, 3), (2.0, 20)])
     step = pld_step(event, extent_of(event, neighbors), 16)
-    expected = new_accountant("pld", neighbors, step).compose(event).get_epsilon(1e-5)
+    expected = dp.pld.PLDAccountant(neighbors, value_discretization_interval=step).compose(event).get_epsilon(1e-5)
     assert sampled_losses(event, step).get_epsilon_for_delta(1e-5) == pytest.approx(expected, rel=1e-8)
     losses, epsilons = sampled_losses(event, step), np.linspace(0, 20, 50)
     assert np.max(deltas_of(losses, epsilons), axis=0) == pytest.approx(

@@ -53,8 +53,8 @@ def test_estimate_as_json_is_the_result_and_nothing_else(run, golden):
 
 
 def test_infinite_estimates_are_valid_json(run, tmp_path):
-    (tmp_path / "s.json").write_text(json.dumps({"members": [2, 3], "nonmembers": [0, 1]}))
-    _, out, _ = run("estimate", tmp_path / "s.json", "--json", "--method", "best-threshold")
+    (tmp_path / "s.csv").write_text("members,nonmembers\n2,0\n3,1\n")
+    _, out, _ = run("estimate", tmp_path / "s.csv", "--json", "--method", "best-threshold")
     assert json.loads(out)["results"][0]["estimates"][0]["epsilon"] == "inf"
 
 
@@ -170,8 +170,8 @@ def test_averaged_ranks_are_refused(run, tmp_path):
 
 
 def test_a_constant_loss_shows_nothing(run, tmp_path):
-    (tmp_path / "l.json").write_text(json.dumps({"canaries": [1.0] * 100, "references": [1.0] * 1000}))
-    _, out, _ = run("audit", "exposure", "--file", tmp_path / "l.json", "--json")
+    np.savez(tmp_path / "l.npz", canaries=np.ones(100), references=np.ones(1000))
+    _, out, _ = run("audit", "exposure", "--file", tmp_path / "l.npz", "--json")
     assert json.loads(out)["results"][0]["estimates"][0]["lower"] == 0
 
 

@@ -156,6 +156,13 @@ def test_power_with_counted_scores_is_how_often_the_p_value_is_small(members, no
     assert -error <= rejected - power <= error + 0.02
 
 
+@pytest.mark.parametrize("members", [3, 20, 200])
+def test_a_true_claim_is_rejected_about_as_often_as_stated_with_a_known_null(members):
+    """1,999 simulated audits: 5% and four standard errors. The two tests overlap, so a little less than the 5%."""
+    rejected = KnownNullDetection(members, GaussianDP(1.0), 0.05).power(GaussianDP(1.0))
+    assert 0.022 < rejected <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 1999)
+
+
 def test_power_with_more_canaries_is_that_of_larger_audits():
     claim, truth = GaussianDP(0.3), GaussianDP(1.2)
     few, more = (ClaimTests(Scores(np.arange(m), np.arange(n) + 0.5)) for m, n in ((30, 20), (75, 50)))

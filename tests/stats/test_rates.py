@@ -90,6 +90,11 @@ def test_the_lower_bound_from_counts_has_its_known_value():
     assert epsilon_from_counts(counts).lower == pytest.approx(1.4243994, abs=5e-8)
 
 
+def test_the_plug_in_is_the_log_ratio_of_the_observed_rates():
+    assert plug_in(Counts(tp=300, fn=700, fp=50, tn=950)).epsilon == pytest.approx(math.log(6), rel=1e-12)
+    assert plug_in(Counts(tp=7, fn=3, fp=4, tn=16), delta=0.1).epsilon == pytest.approx(math.log(3), rel=1e-12)
+
+
 @given(st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] + c[1] > 0 and c[2] + c[3] > 0))
 def test_the_plug_in_lies_between_lower_and_upper(cells):
     estimate = epsilon_from_counts(Counts(*cells), delta=1e-3)

@@ -256,14 +256,15 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
         roundings[tensor] = _coarse_rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
     # Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse
     # noise on updates that were not rounded does not.
-    several = np.sort(np.abs(on(CPU, vector[:_SEVERAL]).astype(np.float64)))
-    gaps = several[1:] - several[:-1]
-    wide = gaps[gaps > several[-1] / _MOST_STEPS]
-    if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
+    several = np.sort(on(CPU, vector[:_SEVERAL]).astype(np.float64))
+    gaps, span = several[1:] - several[:-1], several[-1] - several[0]
+    wide = gaps[gaps > np.abs(several).max() / _MOST_STEPS]
+    if len(np.unique(np.abs(several))) < _LEAST_VALUES or not wide.size:
         return roundings
-    step = several[-1] / round(several[-1] / float(wide.min()))  # a gap of large numbers has a larger relative error
+    step = span / round(span / float(wide.min()))  # a gap of large numbers has a larger relative error
     for piece in (slice(_SEVERAL), *pieces(len(vector), vector.device)):  # the first few mostly settle the matter
-        steps = on(CPU, vector[piece]).astype(np.float64) / step
+        # Quantization from the least to the largest number need not have 0 on its grid.
+        steps = (on(CPU, vector[piece]).astype(np.float64) - several[0]) / step
         if float(np.abs(steps - np.round(steps)).max()) >= _OFF_GRID:
             return roundings
     return np.asarray(np.maximum(step, roundings))

@@ -177,12 +177,10 @@ def deltas_of(losses: Any, epsilons: Floats) -> list[Floats]:
     return deltas
 
 
-def new_accountant(name: str, neighbors: Any, step: float = 0.0, orders: Sequence[float] | None = None) -> Any:
-    """Return a new dp-accounting accountant; ``step`` is that of `pld_step`, ``orders`` are those of Rényi."""
+def new_accountant(name: str, neighbors: Any, orders: Sequence[float] | None = None) -> Any:
+    """Return a new dp-accounting accountant of Rényi divergences, ``rdp`` or ``rdp-mironov``, of these orders."""
     import dp_accounting as dp
 
-    if name == "pld":
-        return dp.pld.PLDAccountant(neighbors, value_discretization_interval=step)
     accountant = dp.rdp.RdpAccountant(orders, neighbors)
     if name == "rdp-mironov":
 
@@ -229,6 +227,7 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
         4.05
     """
     import dp_accounting as dp
+    from scipy import optimize  # slow to import
 
     check_nonnegative("epsilon", epsilon)
     accountant = check_accountant(accountant, sampling)
@@ -256,25 +255,12 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
                 f"epsilon {epsilon} at delta {delta} cannot be reached by the {accountant} accountant with a noise "
                 f"multiplier up to {MAX_NOISE:g}: use a larger epsilon or delta, or fewer rounds"
             )
-    low = high / 2
-    while fits(low) and claimed(low) <= epsilon:
+    low, wanted = high / 2, max(epsilon, 1e-9)  # at 0 any sufficient noise would do, not only the least
+    while fits(low) and claimed(low) <= wanted:
         low, high = low / 2, low
     if not fits(low):
         return high  # almost any noise suffices, for example because δ exceeds the probability of ever taking part
-    low *= 0.9  # on the finer grid that fits `high`, `low` itself might just suffice
-    event, neighbors = sampling.event([(high, rounds)])
-    step = pld_step(event, extent_of(event, neighbors), _COARSER) if accountant == "pld" else 0.0
-    with quiet():
-        noise = float(
-            dp.calibrate_dp_mechanism(
-                lambda: new_accountant(accountant, neighbors, step),
-                lambda noise: sampling.event([(noise, rounds)])[0],
-                max(epsilon, 1e-9),  # at 0 the search would accept any sufficient noise instead of the least
-                delta,
-                dp.ExplicitBracketInterval(low, high),
-                tol=1e-5 * low,
-            )
-        )
+    noise: float = optimize.brentq(lambda noise: claimed(noise) - wanted, low, high, xtol=1e-5 * low)
     # A `Claim` uses a finer grid fitted to this noise, so its last digits may differ.
     while claimed(noise, coarser=1) > epsilon:
         noise *= 1 + 1e-5

@@ -303,7 +303,7 @@ def _rounds_curve(schedule: Schedule, sampling: Sampling | None, accountant: str
         losses = sampled_losses(event, pld_step(event, extent, _COARSER))
         return PrivacyProfile.of_both(epsilons, *deltas_of(losses, epsilons))
     with quiet():
-        composed = new_accountant(kind, neighbors, 0.0).compose(event)
+        composed = new_accountant(kind, neighbors).compose(event)
     # The least δ over the Rényi orders: Mironov (2017), Proposition 3, or Canonne, Kamath & Steinke (2020), Prop. 12.
     orders = np.asarray(composed._orders)[:, None]
     log_deltas = (orders - 1) * (np.asarray(composed._rdp)[:, None] - epsilons)

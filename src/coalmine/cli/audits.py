@@ -191,9 +191,7 @@ def print_method(method: type[Method], found: MethodResults) -> None:
 def estimate(
     scores: Annotated[
         Path,
-        typer.Argument(
-            help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers."
-        ),
+        typer.Argument(help="CSV or NPZ with columns score and member (1/0), or with columns members and nonmembers."),
     ],
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,

@@ -29,7 +29,7 @@ class ExposureSettings(Settings):
     file: str | None = Field(
         None,
         examples=["losses.csv"],
-        description="a .csv, .npz or .json file with losses or ranks; the phrases of [secret-sharer] if not given",
+        description="a .csv or .npz file with losses or ranks; the phrases of [secret-sharer] if not given",
     )
     references: int | None = Field(
         None, examples=[10_000], ge=1, description="number of references, if the file has ranks"
