@@ -189,11 +189,11 @@ class Claim:
         return Claim(**terms)
 
     def tests(self, other: Claim) -> bool:
-        """Whether refuting this claim refutes another: both are the same, or this one is about no more noise."""
+        """Whether refuting this claim refutes another: both are the same, or about the same noise."""
         least, claimed = self.least_noise, other.least_noise
         if least is None or claimed is None:
             return self == other or self.epsilon == math.inf  # which is never refuted
-        return least * self.sensitivity <= claimed * other.sensitivity
+        return math.isclose(least, claimed) and self.sensitivity <= other.sensitivity
 
     def over(self, rounds: int) -> Claim:
         """Return the claim for so many rounds, unless it states its own."""

@@ -117,7 +117,7 @@ class OneShot(Audit):
         model: int | LayerSpec,
         *,
         rounds: int,
-        canaries: int = 1000,
+        canaries: int = 100,
         view: str = "final",
         participation: str | Sampling = "epochs:1",
         score: str | Function | None = None,
