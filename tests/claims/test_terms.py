@@ -172,10 +172,12 @@ def test_a_schedule_can_be_remembered_by():
     assert hash(schedule) == hash(Scheduled(((0, 1), (1,))))
 
 
-@pytest.mark.parametrize(("noise", "refutes"), [(1.0, True), (0.9, True), (1.1, False)])
-def test_refuting_a_claim_about_no_more_noise_refutes_the_other(noise, refutes):
+@pytest.mark.parametrize(("noise", "refutes"), [(1.0, True), (0.9, False), (1.1, False)])
+def test_refuting_a_claim_about_the_same_noise_refutes_the_other(noise, refutes):
+    one = Claim(noise_multiplier=noise, rounds=1, delta=1e-5)
     claim = Claim(noise_multiplier=1.0, rounds=3, delta=1e-5)
-    assert Claim(noise_multiplier=noise, rounds=1, delta=1e-5).tests(claim) is refutes
-    # Replacing a client moves the sum twice as far, so half of the noise multiplier is as much noise.
-    halved = Claim(noise_multiplier=noise / 2, rounds=1, delta=1e-5, adjacency="replace-one")
-    assert halved.tests(claim) is refutes
+    assert one.tests(claim) is refutes
+    # A canary is added, which moves the sum half as far as replacing a client does, but never the other way round.
+    replacing = {"adjacency": "replace-one"}
+    assert one.tests(claim.replace(**replacing)) is refutes
+    assert not one.replace(**replacing).tests(claim)
