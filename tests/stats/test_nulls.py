@@ -189,5 +189,5 @@ def test_ranks_of_orthogonal_canaries_raise_false_alarms_at_most_at_the_rate():
 
 
 def test_every_null_is_made_again_from_its_text():
-    for text in ("likelihood-ratio", "normal", "cosine:500"):
+    for text in ("likelihood-ratio", "normal:0.5,2.0", "cosine:500", "orthogonal-cosine:60"):
         assert null_text(parse_null(text)) == text
