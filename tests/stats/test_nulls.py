@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 from coalmine.errors import InputError, NotApplicableError
 from coalmine.stats import CosineNull, NormalNull, Scores
 from coalmine.stats.gaussian import gaussian_fit
-from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull
+from coalmine.stats.nulls import LargestOfNull, LikelihoodRatioNull, OrthogonalCosineNull, null_text, parse_null
 from coalmine.stats.rank_tests import threshold_tests
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
@@ -186,3 +186,8 @@ def test_ranks_of_orthogonal_canaries_raise_false_alarms_at_most_at_the_rate():
         p_values = replace(tests, floor=0.0).p_values(ApproximateDP(0.0, 0.0))
         alarms += p_values.min() <= 0.05 / tests.rank.size
     assert alarms < 109
+
+
+def test_every_null_is_made_again_from_its_text():
+    for text in ("likelihood-ratio", "normal:0.5,2.0", "cosine:500", "orthogonal-cosine:60"):
+        assert null_text(parse_null(text)) == text
