@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from coalmine.errors import Terminated
 from coalmine_reproductions.catalog import REPRODUCTIONS
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import Agreement, PaperClaim, falls, near, pairs_fall, rises
@@ -85,7 +84,7 @@ def test_cells_without_numbers_are_listed_where_they_differ():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130)])
 def test_a_stopped_command_says_that_it_continues_if_parts_are_kept(run, tmp_path, monkeypatch, kept, stop, code):
     def stopped(context):
         raise stop("stopped")
