@@ -194,8 +194,8 @@ class Claim:
         if least is None or claimed is None:
             return self == other or self.epsilon == math.inf  # which is never refuted
         # As standard deviations over one clip norm; a replaced client moves the sum by two of them.
-        share = least * self.sensitivity / (claimed * other.sensitivity)
-        return any(math.isclose(share, least_share) for least_share in (1.0, 1.0 / other.sensitivity))
+        noise = least * self.sensitivity
+        return math.isclose(noise, claimed) or math.isclose(noise, claimed * other.sensitivity)
 
     def over(self, rounds: int) -> Claim:
         """Return the claim for so many rounds, unless it states its own."""
