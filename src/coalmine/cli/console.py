@@ -194,8 +194,8 @@ def print_decision(gate: Gate, objections: Sequence[Objection] = ()) -> None:
 
     text, color = gate.decision, {"PASSED": "green", "FAILED": "red"}.get(gate.outcome, "yellow")
     if objections and not gate.failed:
-        found = "; ".join(objection.sentence for objection in objections)
-        text, color = f"{found[:1].upper()}{found[1:]}: `coalmine check` fails on this.", "red"
+        reasons = "; ".join(objection.sentence for objection in objections)
+        text, color = f"{reasons[:1].upper()}{reasons[1:]}: `coalmine check` fails on this.", "red"
     lines = "\n".join(_wrapped(text))
     Console().print(f"{lines}\n", style=f"bold {color}", markup=False, highlight=False, soft_wrap=True)
 

@@ -264,8 +264,8 @@ def _mean_and_spread(values: Floats, runs: int) -> str:
         return "-"
     # Equal claims differ by rounding only.
     spread = f" ± {values.std(ddof=1):.2f}" if np.ptp(values) > _SAME * abs(values.mean()) else ""
-    some = "" if values.size == runs else f" ({values.size} of {runs})"
-    return f"{values.mean():.2f}{spread}{some}"
+    counted = "" if values.size == runs else f" ({values.size} of {runs})"
+    return f"{values.mean():.2f}{spread}{counted}"
 
 
 def as_number(text: str) -> int | float | str:

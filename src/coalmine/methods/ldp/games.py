@@ -163,7 +163,7 @@ def small_seed(randomize: Randomize, gradient: Vector) -> str:
 
 
 def likely_fault(
-    randomize: Randomize, pair: tuple[Vector, Vector], claim: Curve, told: TrialGuesses | None = None, *,
+    randomize: Randomize, pair: tuple[Vector, Vector], claim: Curve, guessed: TrialGuesses | None = None, *,
     overlong: float = 1.0,
 ) -> Finding:  # fmt: skip
     """Return the likeliest fault of a randomizer that was refuted, from new reports.
@@ -172,7 +172,7 @@ def likely_fault(
         randomize: The randomizer.
         pair: The gradients that it was refuted with.
         claim: What it claims for the first of them, at the clip norm, and its opposite.
-        told: Guesses of which of them was sent; by default those of the new reports.
+        guessed: Guesses of which of them was sent; by default those of the new reports.
         overlong: Length of the first one over the clip norm.
 
     Example:
@@ -218,22 +218,22 @@ def likely_fault(
             f"{np.linalg.norm(gradient):.3g}, and {sizes[1]:.3g} with one of norm {np.linalg.norm(pair[1]):.3g}",
         )
     along, far = same @ unit, longer @ unit
-    told = told or TrialGuesses(2 * _LOOKS, int(np.sum(along > 0) + np.sum(other @ unit < 0)))
+    guessed = guessed or TrialGuesses(2 * _LOOKS, int(np.sum(along > 0) + np.sum(other @ unit < 0)))
     most = highest_accuracy(claim)
-    beyond = (told.right / told.guesses - most) / (most * (1 - most) / told.guesses) ** 0.5  # in standard errors
-    if far.mean() - 2 * along.mean() > 6 * far.std() / _LOOKS**0.5 and (overlong > 1 or beyond < 1):
+    standard_errors = (guessed.right / guessed.guesses - most) / (most * (1 - most) / guessed.guesses) ** 0.5
+    if far.mean() - 2 * along.mean() > 6 * far.std() / _LOOKS**0.5 and (overlong > 1 or standard_errors < 1):
         times = far.mean() / along.mean()
         return _fault(Check.CLIPPING, f"A gradient ten times as long moves reports {times:.2g} times as far")
     if overlong > 1 and np.array_equal(pair[1], -gradient):
         clipped = ((gradient / overlong).astype(np.float32), (-gradient / overlong).astype(np.float32))
-        coins = np.arange(told.guesses) % 2 == 0
+        coins = np.arange(guessed.guesses) % 2 == 0
         right = np.mean((_reports(randomize, clipped, coins) @ unit > 0) == coins)
-        if told.right / told.guesses - right > 4 * (0.5 / told.guesses) ** 0.5:
-            sides = f"{told.right / told.guesses:.0%} of guesses are right, and {right:.0%} at the clip norm"
+        if guessed.right / guessed.guesses - right > 4 * (0.5 / guessed.guesses) ** 0.5:
+            sides = f"{guessed.right / guessed.guesses:.0%} of guesses are right, and {right:.0%} at the clip norm"
             return _fault(Check.CLIPPING, f"Of gradients of {overlong:.3g} clip norms {sides}")
-    if beyond < 1:
+    if standard_errors < 1:
         return _fault(Check.SHAPE, "Most reports show no more than claimed, so a few show far more")
-    sides = f"{told.right / told.guesses:.0%} of guesses are right, and the claim allows {most:.0%}"
+    sides = f"{guessed.right / guessed.guesses:.0%} of guesses are right, and the claim allows {most:.0%}"
     return _fault(Check.SIZE, f"{sides}: the truth is too likely, or the noise too small for gradients of this length")
 
 
