@@ -26,7 +26,7 @@ BY_KIND = {
     "data-dependent": "depends|input|data",
     "clipping": _CLIPS,
     "weighting": _MOVES,
-    "sampling": "sampl|took part|Poisson|cohort",
+    "sampling": "sampl|took part|[Pp]oisson|cohort",
     "accounting": "look at|below what|rounds",
 }
 """Words for each kind of bug."""
@@ -60,7 +60,7 @@ BY_NAME = {
     "noise divided by 3 clients, sum not": _SMALL,
     "zeros below 3 updates": "dropped out",
     "zeros below 5 updates": "dropped out",
-    "leaves out a bias": "bias",
+    "leaves out a bias": "bias|parameter 1 ",
     "scalars are not clipped": "scale",
     "NaN is not clipped": "NaN",
     "weights by examples": "example|weight",
@@ -69,7 +69,7 @@ BY_NAME = {
     "median in place of the mean": "others|half of which|median|beside",
     "ε of a quarter of the rounds": "round",
     "ε of a single round": "round",
-    "ε for a tenth of the sampling rate": "sampl",
+    "ε for a tenth of the sampling rate": "sampl|took part",
     "ε with amplification by sampling, but all take part": "sampl|took part",
     "ε of 5 rounds per client, but all take part in 20": "took part|sampl|AtMost|at most 5",
     "ε for the squared noise multiplier": f"{_SMALL}|noise multiplier",

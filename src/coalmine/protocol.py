@@ -169,8 +169,8 @@ class Audit:
             stratify: Whether canaries may lie in single tensors.
             clip_norms: Clip norm of each tensor of ``layers``, where each has its own. ``clip_norm`` of `plant` is then
                 the norm of all of them together.
-            even_noise: Whether the claim states the same noise for all tensors. If not, a clip norm per tensor may be
-                why some have less.
+            even_noise: Whether the claim states the same noise for all tensors, and updates are the noisy sums over
+                their divisors. If not, a clip norm per tensor may be why some have less.
         """
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
@@ -207,7 +207,7 @@ class Audit:
                 any device and float type, or a list or state dict of them in the order of the parameters.
             model: The model after whatever the server does with the update, instead of ``update``.
             divisor: What the sum was divided by to get ``update``, if that is public. It sharpens scores and the causes
-                of findings; no check relies on it.
+                of findings; checks rely on it only where integrations stand at the noise itself (`describe`).
             trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
             rounding: How far rounding may have moved each number, where that is not negligible beside the noise. Half
                 precision, bfloat16 and one fine grid are recognized. Infinite if numbers were replaced.

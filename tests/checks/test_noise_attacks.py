@@ -117,16 +117,6 @@ def half_rank(size):
     return lambda total: total + factors @ draw(size // 2)
 
 
-def overlapping(size):
-    draw, last = normal(), [normal(1)(size)]
-
-    def noisy(total):
-        before, last[0] = last[0], draw(size)
-        return total + (before + last[0]) / np.sqrt(2)
-
-    return noisy
-
-
 def plain(change, size):
     """Noise of standard deviation 1, changed, for the claim of a noise multiplier of 1."""
     rng = np.random.default_rng(0)
@@ -161,7 +151,6 @@ DEPENDENT_OR_BOUNDED = [
         "shape of the noise",
         "deviation is 0 where the sum is zero",
     ),
-    (overlapping(DIM), {}, "fresh noise", r"of the calls before and after it, which leave 0\.(49|5)\d? of its"),
     (
         plain(lambda noise, total: SIGMA * noise * total.any(), DIM),
         {},

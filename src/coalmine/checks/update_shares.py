@@ -23,6 +23,7 @@ _RECORDED = ("products", "canaries", "energies", "wholes", "norms", "crossed", "
 _MOST_LAGS, _LAG_NUMBERS, _LAG_DIMENSIONS = 3, 1 << 22, 512
 _AT_ONCE = 1 << 20
 _CELLS = 1 << 18  # stretches of coordinates whose products are kept by themselves
+_STATED = 0.9  # of the noise by a stated divisor, since a few of the clients that it counts may have dropped out
 _PRECISE = 1 / 64  # relative error from which on a group of rounds is judged by its own share
 
 
@@ -159,7 +160,9 @@ class ShareRecord:
         self.before = list(self.before)
 
 
-def noise_floor(shares: ShareRecord, record: NoiseRecord, noise_multipliers: Floats, level: float) -> NoiseFloor:
+def noise_floor(
+    shares: ShareRecord, record: NoiseRecord, noise_multipliers: Floats, level: float, *, unprocessed: bool = False
+) -> NoiseFloor:
     """Bound the claimed noise in the releases from below.
 
     All limits hold together with probability 1 - ``level``. The error of a share is everything else in the release,
@@ -170,6 +173,7 @@ def noise_floor(shares: ShareRecord, record: NoiseRecord, noise_multipliers: Flo
         record: The releases.
         noise_multipliers: Claimed noise multiplier of each bin of rounds, (bins,).
         level: Significance of all limits together.
+        unprocessed: Whether releases are noisy sums over the stated divisors, to which nothing else was done.
     """
     sizes, (bins, tensors) = shares.layers.sizes, shares.products.shape
     degrees: Floats = np.bincount(shares.tensor_of_cell).astype(np.float64) - 1
@@ -219,7 +223,7 @@ def noise_floor(shares: ShareRecord, record: NoiseRecord, noise_multipliers: Flo
         factors[group] = 1.0 if len(groups) == 1 else limit(*terms, degrees.sum()) / average
     length, stated = of_round * shares.norms, shares.norms > 0
     news = np.sqrt(shares.energies.sum(axis=1) / (np.maximum(record.counts, 1) * shares.layers.dim))
-    return NoiseFloor(
+    floor = NoiseFloor(
         noise_multipliers=noise_multipliers,
         typical=np.multiply.outer(noise_multipliers * factors, by_tensor),
         slack=np.minimum(1.0, by_tensor * canaries / np.maximum(total, 1e-300)),
@@ -231,3 +235,11 @@ def noise_floor(shares: ShareRecord, record: NoiseRecord, noise_multipliers: Flo
         precision=present,
         length=float(np.median(length[stated])) if stated.any() else 0.0,
     )
+    if not (unprocessed and stated.any()):
+        return floor
+    # Then one clip norm is known without canaries, of which a few measure little.
+    known = _STATED * noise_multipliers * stated / np.where(stated, shares.norms, 1.0)
+    return floor._replace(
+        typical=np.maximum(floor.typical, known[:, None]), of_round=np.maximum(floor.of_round, known),
+        whole=np.maximum(floor.whole, known), relative=np.ones(tensors), slack=np.full(tensors, _STATED),
+    )  # fmt: skip
