@@ -170,7 +170,7 @@ class Comparison:
         """The settings that differ, if any, and the results."""
         tables = []
         if self.settings:
-            tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
+            tables.append(Table("Settings that differ", ["setting", *self.runs], self.settings))
         columns = [self.by or "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
         columns = columns if self._grouped else ["run", *EVIDENCE]
         rows = []
@@ -181,7 +181,7 @@ class Comparison:
                 cells = [str(len(row.results)), *spreads, f"{row.refuted} of {len(row.results)}"]
             rows.append([row.result.method, row.view, row.run, *cells, row.difference])
         columns = ["method", "view", *columns, f"against {self.runs[0]}"]
-        return [*tables, Table(f"compared with {self.runs[0]}", columns, rows)]
+        return [*tables, Table(f"Compared with {self.runs[0]}", columns, rows)]
 
     def plot(self) -> Any:
         """Return an altair chart: claim, lower bound and best guess of every run, by method and view.
@@ -413,7 +413,7 @@ def _difference(first: Row, second: Row) -> str:
         return _welch(first, second)
     one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
-        return "not compared: no scores, too few, or constant"
+        return "not compared: no scores on both sides, too few, or all equal"
     return DIFFERS if one.differs(other) else WITHIN
 
 
