@@ -147,6 +147,8 @@ def verdict_sentence(result: Result) -> str:
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{_fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
     power = "" if test.detectable_noise is None else f" {_power_sentence(claim, test)}"
+    if result.verdict is Verdict.TOO_WEAK and result.bound is None and test.p_value is None:
+        return f"Too weak: an estimate cannot refute {claimed}."
     if result.verdict is Verdict.TOO_WEAK:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
