@@ -187,7 +187,7 @@ SLOW = [
 
 @pytest.mark.parametrize(("server", "case"), SLOW)
 def test_limits_on_the_noise_hold_whatever_the_server_and_the_clients_do(server, case):
-    """At a level of 5%, limits exceed the noise in at most 5% of 60 runs, and four checks refute in at most 20% of them.
+    """At a level of 5%, limits exceed the noise in at most 5% of 60 runs, and four checks refute in at most 20%.
 
     Exceeding that by four standard errors has a probability of 3e-5 each.
     """

@@ -120,7 +120,7 @@ class NoiseRecord:
         self.lags = max(1, min(LAGS, _LAG_NUMBERS // dim, dim // _LAG_DIMENSIONS))
         self.before, self.older = np.zeros((0, dim), dtype=np.float32), np.zeros(dim * (self.lags > 1), np.float32)
         self.dropped, self.last_round = np.zeros((), dtype=np.int64), np.full((), -1, dtype=np.int64)
-        self.quiet = np.zeros(dim, dtype=np.float32)  # rounds since each number was released
+        self.quiet = np.zeros(dim, dtype=np.uint8)  # rounds since each number was released, at most 255
 
     def _pairs(self) -> list[Pair]:
         """Return neighbors, the first two rows and parts of a tensor, and the starts of two tensors."""
@@ -169,24 +169,23 @@ class NoiseRecord:
         update = update / np.float32(size)
         # What was not released for n rounds may have been added up, which leaves n canaries and √n of the noise. As if
         # √n canaries had been planted, it then has the share that it has in one round.
-        self.quiet += np.float32(max(1, round - int(self.last_round)))
-        canaries = canaries * np.sqrt(self.quiet)
+        passed = max(1, round - int(self.last_round))
+        self.quiet += np.minimum(255 - self.quiet, passed).astype(np.uint8)
+        if self.quiet.max() > 1:
+            canaries = canaries * np.sqrt(self.quiet, dtype=np.float32)
         self.quiet[update != 0], self.last_round[...] = 0, round
         news = self._news(update, canaries)
         # In units of what is new, noise has the same size however the server scales it, and whatever it carries over.
         unit = max(float(np.median(np.abs(news[self.coordinates][released]))), _LEAST_NEWS)
-        update, news = update / np.float32(unit), news / np.float32(unit)
         index, starts = self.bin_of_round[round], self.layers.starts
-        squares = update * update
-        self.energies[index] += np.add.reduceat(squares, self.edges, dtype=np.float64)
-        self.numbers[index] += np.add.reduceat(update != 0, self.edges, dtype=np.float64)
+        self.energies[index] += _products(update, update, self.edges) / unit**2
+        self.numbers[index] += [np.count_nonzero(part) for part in np.split(update, self.edges[1:])]
         if len(self.squares):
-            self.squares += squares
+            self.squares += np.square(update / np.float32(unit))
             self.released += update != 0
-        for sums, one, other in (
-            (self.products, news, canaries), (self.canaries, canaries, canaries), (self.news, news, news),
-        ):  # fmt: skip
-            sums[index] += np.add.reduceat(one * other, starts, dtype=np.float64)
+        self.products[index] += _products(news, canaries, starts) / unit
+        self.canaries[index] += _products(canaries, canaries, starts)
+        self.news[index] += _products(news, news, starts) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / (unit * size))
         self.norms[index] = norm * unit * size
@@ -194,9 +193,9 @@ class NoiseRecord:
         kept, middle = len(self.updates), len(self.updates) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
         self.sampled[slot] = round
-        for rows, vector in ((self.updates, update), (self.new, news), (self.planted, canaries)):
-            rows[slot] = vector[self.coordinates]
-        self._compare_halves(update)
+        for rows, vector, scale in ((self.updates, update, unit), (self.new, news, unit), (self.planted, canaries, 1)):
+            rows[slot] = vector[self.coordinates] / np.float32(scale)
+        self._compare_halves(update, unit)
 
     def _news(self, update: Vector, canaries: Vector) -> Vector:
         """Return what is new in an update beside the last ones."""
@@ -213,15 +212,15 @@ class NoiseRecord:
                 across -= products * dot(update, canaries) / length
             factors = np.linalg.lstsq(gram, across, rcond=1e-6)[0]
             news = update - factors[: len(self.before)].astype(np.float32) @ self.before
-        self.before = np.concatenate([self.before, update[None]])
-        if len(self.before) > self.lags:
+        if len(self.before) == self.lags:
             self.dropped += 1
             if self.older.size:
                 self.older += (self.before[0] - self.older) / np.float32(self.dropped)
             self.before = self.before[1:]
+        self.before = np.concatenate([self.before, update[None]]) if len(self.before) else update[None]
         return news
 
-    def _compare_halves(self, update: Vector) -> None:
+    def _compare_halves(self, update: Vector, unit: float) -> None:
         """Record how much of one half of each pair the other half explains, in the first few rounds."""
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):
@@ -230,7 +229,7 @@ class NoiseRecord:
         if searches and slot == 0:
             self.place[:] = _most_alike(update[self.pairs[-1].first].astype(np.float64))
         for number, pair in enumerate(self.pairs):
-            half, other = (update[part].astype(np.float64) for part in (pair.first, pair.second))
+            half, other = (update[part].astype(np.float64) / unit for part in (pair.first, pair.second))
             if pair.kind == "parts":
                 half, other = _split(half, *self.place.tolist())
             whole, across, length = float(half @ half), float(half @ other), float(other @ other)
@@ -253,6 +252,12 @@ class NoiseRecord:
         """Restore what `state` returned."""
         for name, array in state.items():
             setattr(self, name, np.array(array))
+
+
+def _products(one: Vector, other: Vector, starts: Ints) -> Floats:
+    """Return the dot product of two vectors in each stretch, without temporary vectors."""
+    pairs = zip(np.split(one, starts[1:]), np.split(other, starts[1:]), strict=True)
+    return np.array([dot(*pair) for pair in pairs])
 
 
 def _most_alike(values: Floats) -> tuple[int, bool]:
@@ -294,7 +299,7 @@ def largest_rounding(values: Vector, tensors: Ints) -> float:
         >>> f"{largest_rounding(noise, np.zeros(1000)):.1g}"
         '1e-07'
         >>> f"{largest_rounding(noise.astype(np.float16), np.zeros(1000)):.1g}"
-        '0.002'
+        '0.001'
         >>> f"{largest_rounding((noise / 0.01).round() * np.float32(0.01), np.zeros(1000)):.1g}"
         '0.01'
     """

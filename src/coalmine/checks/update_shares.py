@@ -122,7 +122,7 @@ def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) ->
     together = np.bincount(home, np.sum(errors, axis=0) ** 2, tensors)
     apart = np.bincount(home, np.sum(errors**2, axis=0), tensors)
     excess = np.maximum(1.0, together / np.maximum(apart, 1e-300))
-    by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0), sizes - 1.0)
+    by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0), np.asarray(sizes - 1.0))
     average = max(float(total.sum() / max(energy.sum(), 1e-300)), 1e-300)
     # Clients send less as they learn, so rounds form groups that are as small as their shares are precise.
     of_rounds = variances.sum(axis=1) * max(1.0, float(together.sum() / max(apart.sum(), 1e-300)))
