@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from coalmine.arrays import Floats
 from coalmine.config import dotted
 from coalmine.errors import InputError, check_kind, did_you_mean
 from coalmine.files import parse_toml, write_text
+from coalmine.results import summary
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped
+from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped, side_by_side
 
 DIFFERS, WITHIN = "scores differ beyond noise (95%)", "within noise"
 
@@ -76,20 +77,45 @@ class Shift:
         return gap > quantile * math.sqrt(self.variance + other.variance)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How a run differs from the first one, or a group from the first group.
+
+    Args:
+        difference: All of it in words, or why it is unknown.
+        differs: Whether the scores of two runs differ beyond noise.
+        gap: Mean best guess of a group minus that of the first, or mean lower bound where a run has no best guess.
+        margin: Half of the gap's 95% confidence interval.
+        gap_of: ``"best_guess"`` or ``"lower_bound"``.
+    """
+
+    difference: str
+    differs: bool | None = None
+    gap: float | None = None
+    margin: float | None = None
+    gap_of: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What one run, or one group of runs, shows of one method and view.
 
     Args:
         run: Name of the run or group.
+        title: What is compared, such as ``"one-shot, updates"``.
         results: The result of each run.
-        difference: How it differs from the first run, or from the first group: mean best guess minus that of the first
-            group, with its 95% confidence interval; where a run has no best guess, the same of their lower bounds.
+        against: How it differs from the first run or group.
     """
 
     run: str
+    title: str
     results: Sequence[Result]
-    difference: str = ""
+    against: Difference = field(default_factory=lambda: Difference(""))
+
+    @property
+    def difference(self) -> str:
+        """How it differs from the first run or group, in words."""
+        return self.against.difference
 
     @property
     def result(self) -> Result:
@@ -118,7 +144,7 @@ class Row:
         for result in self.results:
             numbers = {name: in_json(value) for name, value in result.numbers.items()}
             about = {"method": result.method, "view": result.label, "run": self.run}
-            rows.append({**about, **numbers, "verdict": result.verdict.value, "difference": self.difference})
+            rows.append({**about, **numbers, "verdict": result.verdict.value, **vars(self.against)})
         return rows
 
 
@@ -151,14 +177,15 @@ class Comparison:
                 "first group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best "
                 "guess, that of the lower bounds, which also depend on how many canaries there were."
             )
-        judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
+        judged = [row.against.differs for row in self.rows if row.against.differs is not None]
         if not judged:
-            return "Nothing could be compared: the runs share no method and view with saved scores."
-        different = sum(row.difference == DIFFERS for row in judged)
+            return "No two results could be compared with each other: the last column says why."
+        different = sum(judged)
         return (
-            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Each has a "
-            f"false-alarm rate of about 5%, so about {0.05 * len(judged):.2g} would differ by chance. Noise means "
-            "that of the canaries' scores, not of another training. Estimates are compared, not bounds."
+            f"{different} of {summary.plural(len(judged), 'comparison')} with the first run "
+            f"{'shows' if different == 1 else 'show'} a difference beyond noise; about {0.05 * len(judged):.2g} would "
+            "by chance. We compare how far inserted canaries lie above held-out ones, not bounds or verdicts. Noise is "
+            "that of these scores; another training with the same settings may differ more."
         )
 
     @property
@@ -188,7 +215,7 @@ class Comparison:
 
         panels: dict[str, list[Row]] = {}
         for row in self.rows:
-            panels.setdefault(f"{row.result.method}, {row.view} ({row.result.unit.name})", []).append(row)
+            panels.setdefault(f"{row.title} ({row.result.unit.name})", []).append(row)
         if not self._grouped:
             groups = []
             for title, rows in panels.items():
@@ -240,22 +267,24 @@ def groups_by_setting(runs: Sequence[Path | str], names: Sequence[str]) -> list[
     return groups
 
 
-def _welch(first: Row, second: Row) -> str:
+def _welch(first: Row, second: Row) -> Difference:
     """Return the difference of two groups' means with its confidence interval, or why there is none."""
-    one, other, measure = first.values("best_guess"), second.values("best_guess"), ""
-    if one.size < len(first.results) or other.size < len(second.results):
-        one, other, measure = first.values("lower_bound"), second.values("lower_bound"), " (lower bounds)"
+    measure, remark = "best_guess", ""
+    if any(row.values(measure).size < len(row.results) for row in (first, second)):
+        measure, remark = "lower_bound", " (lower bounds)"
+    one, other = first.values(measure), second.values(measure)
     if min(len(first.results), len(second.results)) < 2:
-        return "not compared: fewer than two runs"
+        return Difference("not compared: fewer than two runs")
     if min(one.size, other.size) < 2:
-        return "not compared: no best guess, no bound"
+        return Difference("not compared: no best guess, no bound")
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():
         # The degrees of freedom of Welch and Satterthwaite.
         freedom = terms.sum() ** 2 / np.sum(terms**2 / (np.array([one.size, other.size]) - 1))
         half = float(special.stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(terms.sum())
-    return f"{other.mean() - one.mean():+.2f} ± {half:.2f}{measure}"
+    gap = float(other.mean() - one.mean())
+    return Difference(f"{gap:+.2f} ± {half:.2f}{remark}", gap=gap, margin=half, gap_of=measure)
 
 
 def _mean_and_spread(values: Floats, runs: int) -> str:
@@ -293,7 +322,8 @@ def compare(
             mapping names them.
         groups: The name of each run's group. Groups are compared by their means and spreads.
         by: What the names of groups are values of, for the figure.
-        only: Compare results whose method and view, such as ``"one-shot, updates"``, contain this text.
+        only: Compare results whose method and view, such as ``"one-shot, updates"``, contain this text. Of the
+            variants of an attack, such as the crafters of the LDP audit, the strongest stands for all.
 
     Raises:
         InputError: If there are fewer than two runs or groups, one run is given twice, there are not as many names of
@@ -322,22 +352,17 @@ def compare(
         names = list(groups)
         if len(saved) != len(names) or len(set(names)) < 2:
             raise InputError(f"{len(saved)} runs take as many names of two or more groups, got {names}")
-    # Results are matched by method and label; of several with the same in one run, by their order.
-    matched: dict[tuple[str, str, int], dict[str, list[Result]]] = {}
-    for name, run in zip(names, saved, strict=True):
-        seen: list[tuple[str, str]] = []
-        for result in run.results:
-            key = (result.method, result.label)
-            if only not in ", ".join(key):
-                continue
-            matched.setdefault((*key, seen.count(key)), {}).setdefault(name, []).append(result)
-            seen.append(key)
+    matched = side_by_side([[result for result in run.results if only in result.name] for run in saved])
     if not matched:
         raise InputError(f"no result has {only!r} in its method and view")
     rows = []
-    for by_name in matched.values():
-        first, *others = (Row(run=name, results=results) for name, results in by_name.items())
-        rows += [first, *(replace(other, difference=_difference(first, other)) for other in others)]
+    for title, results in matched:
+        by_name: dict[str, list[Result]] = {}
+        for name, result in zip(names, results, strict=True):
+            if result is not None:
+                by_name.setdefault(name, []).append(result)
+        first, *others = (Row(run=name, title=title, results=several) for name, several in by_name.items())
+        rows += [first, *(replace(other, against=_difference(first, other)) for other in others)]
     settings = _settings(saved) if groups is None else []
     return Comparison(runs=list(dict.fromkeys(names)), settings=settings, rows=rows, by=by)
 
@@ -404,17 +429,18 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return names
 
 
-def _difference(first: Row, second: Row) -> str:
+def _difference(first: Row, second: Row) -> Difference:
     """Say whether two runs differ by more than noise, or by how much two groups of runs differ."""
+    deltas = {None if result.bound is None else result.bound.delta for row in (first, second) for result in row.results}
+    if len(deltas) > 1:
+        return Difference("not compared: different δ")
     if len(first.results) > 1 or len(second.results) > 1:
         return _welch(first, second)
-    deltas = [None if row.result.bound is None else row.result.bound.delta for row in (first, second)]
-    if deltas[0] != deltas[1]:
-        return "not compared: different δ"
     one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
-        return "not compared: no scores, too few, or constant"
-    return DIFFERS if one.differs(other) else WITHIN
+        return Difference("not compared: no scores, too few, or constant")
+    differs = one.differs(other)
+    return Difference(DIFFERS if differs else WITHIN, differs=differs)
 
 
 def _shift(result: Result) -> Shift | None:
@@ -436,7 +462,11 @@ def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _settings_of(run: SavedRun) -> dict[str, str]:
-    """Return the settings of a run by name; results that an own loop saved have those of their audits."""
+    """Return the settings of a run by name; results that an own loop saved have audits, claims and facts instead."""
     if run.config is not None:
         return dict(dotted(parse_toml(run.config, run.path / "config.toml")))
-    return {f"{result.method}.{key}": str(value) for result in run.results for key, value in result.config.items()}
+    settings = {f"{result.method}.{key}": str(value) for result in run.results for key, value in result.config.items()}
+    claims = [result.claim.to_dict() for result in run.results if result.claim is not None]
+    for key in claims[0] if claims else ():
+        settings[f"claim.{key}"] = ", ".join(dict.fromkeys(str(claim[key]) for claim in claims))
+    return settings | {f"facts.{key}": value for key, value in run.facts.items()}
