@@ -39,11 +39,3 @@ def test_what_follows_the_noise_in_an_own_loop_is_no_finding():
 def test_noise_that_is_right_but_for_a_few_dropouts_is_no_finding(share):
     """20 audits, each with a false alarm with a probability of at most 0.1%."""
     assert [verdict(normal(share), seed=seed) for seed in range(10)] == [[]] * 10
-
-
-def test_bounded_noise_refutes_only_where_nothing_follows():
-    def uniform(rng):
-        return rng.uniform(-1, 1, DIM) * 2.0 * np.sqrt(3)
-
-    assert [bug.check for bug in verdict(uniform)] == ["shape of the noise"]
-    assert verdict(uniform, unprocessed=False) == []
