@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ _LAG_NUMBERS, _LAG_DIMENSIONS = 1 << 22, 512
 # Copies inside an update are bugs of the code, not of single rounds: a few rounds show them.
 _COPY_ROUNDS = 4
 _SEARCHED = 1 << 14  # numbers of each tensor that are searched for copies
-_PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
+_PREFIX, _SHORT_PREFIX = 64, 16
 
 _LEAST_VALUES = 8  # different numbers of about the same size that show a grid: fewer are on one by chance
 _MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the precision of the numbers themselves
@@ -125,27 +126,24 @@ class NoiseRecord:
     def _pairs(self) -> list[Pair]:
         """Return neighbors, the first two rows and parts of a tensor, and the starts of two tensors."""
         layers, sizes = self.layers, self.layers.sizes
-        neighbors, rows, tensors = list[Pair](), list[Pair](), list[Pair]()
+        neighbors, rows, tensors, parts = list[Pair](), list[Pair](), list[Pair](), list[Pair]()
         large = np.flatnonzero(sizes >= _SHORT_PREFIX)
         for number in large.tolist():
             name, start = layers.names[number], int(layers.starts[number])
-            stop = start + min(int(sizes[number]), _SEARCHED) // 2 * 2
+            stop, row = start + min(int(sizes[number]), _SEARCHED) // 2 * 2, math.prod(layers.shapes[name][1:])
             neighbors.append(Pair("neighbors", name, number, slice(start, stop, 2), slice(start + 1, stop, 2)))
-            row = math.prod(layers.shapes[name][1:])
             if row >= _SHORT_PREFIX and 2 * row <= sizes[number]:
                 halves = slice(start, start + row), slice(start + row, start + 2 * row)
                 rows.append(Pair("rows", name, number, *halves))
-        large = large[np.argsort(-sizes[large], kind="stable")][:_MOST_TENSORS]
-        for i, number in enumerate(large.tolist()):
-            length = _PREFIX if sizes[number] >= _PREFIX else _SHORT_PREFIX
-            for larger in large[:i].tolist():
-                names = f"{layers.names[number]} and {layers.names[larger]}"
-                one, other = (slice(start, start + length) for start in layers.starts[[number, larger]].tolist())
-                tensors.append(Pair("tensors", names, number, one, other))
-        parts = []
+        large = large[np.argsort(-sizes[large], kind="stable")]
+        for larger, number in pairwise(large.tolist()):
+            length = min(int(sizes[number]), _PREFIX)
+            names = f"{layers.names[number]} and {layers.names[larger]}"
+            one, other = (slice(start, start + length) for start in layers.starts[[number, larger]].tolist())
+            tensors.append(Pair("tensors", names, number, one, other))
         if len(large) and sizes[large[0]] >= 4 * _SHORT_PREFIX:
-            start, size = int(layers.starts[large[0]]), int(sizes[large[0]])
-            searched = slice(start, start + min(size, _SEARCHED))
+            start = int(layers.starts[large[0]])
+            searched = slice(start, start + min(int(sizes[large[0]]), _SEARCHED))
             parts.append(Pair("parts", layers.names[large[0]], int(large[0]), searched, searched))
         return [*neighbors, *rows, *tensors, *parts]
 
