@@ -40,7 +40,6 @@ _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tens
 _SEEDED_ROUNDS = 4  # rounds whose noise is compared with that of small seeds
 _TAILS = (0.5, 0.25, 0.1, 0.03, 0.01, 0.003)  # shares of the numbers, the largest or the smallest
 _SUBJECTS = {THE_UPDATE: "The update"}  # names that a sentence does not start with as they are
-_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "parts": "Parts of "}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -390,14 +389,20 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.
     low = len(pairs) * energy_p_value(whole, dimensions) <= level
     copied = np.flatnonzero((p_values <= level) & (whole - rest >= _EXPLAINED * whole) & ~low)
+    named: dict[str, list[int]] = {}
+    for number in copied.tolist():
+        pair, (place, mirrored) = pairs[number], record.places[number].tolist()
+        start = ""
+        if pair.second is None:
+            row = math.prod(record.layers.shapes[pair.name][1:])
+            start = {1: "Neighboring coordinates of ", row: "The rows of "}.get(0 if mirrored else place, "Parts of ")
+        named.setdefault(start, []).append(number)
     findings = []
-    for kind, start in _COPIES.items():
-        group = [int(pair) for pair in copied if pairs[pair].kind == kind]
-        if group:
-            names, more = ", ".join(pairs[pair].name for pair in group[:_LISTED]), len(group) - _LISTED
-            sentence = f"{start}{names}{f' and {more} more' * (more > 0)} get the same noise"
-            p_value = float(min(1.0, p_values[group].max()))
-            findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=p_value))
+    for start, group in named.items():
+        names, more = ", ".join(pairs[number].name for number in group[:_LISTED]), len(group) - _LISTED
+        sentence = f"{start}{names}{f' and {more} more' * (more > 0)} get the same noise"
+        p_value = float(min(1.0, p_values[group].max()))
+        findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=p_value))
     return findings
 
 
@@ -409,7 +414,7 @@ def shape_findings(claim: ClaimedNoise) -> list[Finding]:
 
     Noise that is bounded, or has one sign, shows what is beside it where it ends, and noise that is mostly tiny where
     it is tiny. Whatever is picked by what was released, such as the largest hundredth of the numbers, the canaries
-    there add up to at most Σc²/z · φ(Φ⁻¹(p)) on average, where p is the share of the numbers that were picked.
+    there add up to at most Σc²/z · φ(Φ⁻¹(p)) on average, where p is the share of Σc² that was picked.
     """
     record, slots = claim.record, claim.record.rounds()
     noise = claim.floor.noise_multipliers[record.bin_of_round[claim.sampled]]
@@ -419,12 +424,12 @@ def shape_findings(claim: ClaimedNoise) -> list[Finding]:
     best = Finding(check=Check.SHAPE, sentence="", p_value=1.0)
     for share in _TAILS:
         for side, name in ((1.0, "largest"), (-1.0, "smallest")):
-            picked = (ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number
-            picked &= news != 0
+            picked = ((ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number) & (news != 0)
             # The canaries have random signs, and are the same in many rounds.
             by_number = side * np.sum(canaries * picked, axis=0)
-            most = claim.floor.carried * float(stats.norm.pdf(stats.norm.isf(picked.mean())) * np.sum(canaries**2))
-            error = max(float(np.linalg.norm(by_number)), 1e-300)
+            energy = max(float(np.sum(canaries**2)), 1e-300)
+            tail = float(stats.norm.pdf(stats.norm.isf(np.sum(canaries**2, where=picked) / energy)))
+            most, error = claim.floor.carried * energy * tail, max(float(np.linalg.norm(by_number)), 1e-300)
             p_value = 2 * len(_TAILS) * float(stats.norm.sf((by_number.sum() - most) / error))
             if most > 0 and p_value < best.p_value:
                 sentence = (
