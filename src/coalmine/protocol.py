@@ -228,7 +228,7 @@ class Audit:
         if divisor is not None:
             check_positive("divisor", divisor)
         elif unprocessed:
-            raise InputError("an unprocessed update needs divisor=, what the noisy sum was divided by (1 if by nothing)")
+            raise InputError("an unprocessed update needs divisor=, what the noisy sum was divided by: 1 if by nothing")
         # Both are vectors of one length, so nothing but the argument's name can tell them apart.
         kind: Kind = "model" if update is None else "update"
         vector = model if update is None else update

@@ -299,9 +299,7 @@ class OpacusAudit:
                 audit.skip(round)
             for view in audit.views:
                 if view.kind == kind and view.shows(round, self.steps):
-                    audit.observe(
-                        round, **{kind: release}, divisor=divisor, rounding=rounding, unprocessed=unprocessed
-                    )
+                    audit.observe(round, **{kind: release}, divisor=divisor, rounding=rounding, unprocessed=unprocessed)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
