@@ -145,7 +145,10 @@ BUGS = {
     "the same rows": (same_rows, "The rows of fc1.weight"),
     "a quarter, four times": (a_quarter_four_times, "Parts of fc1.weight get the same noise"),
     "mirrored": (mirrored, "Parts of fc1.weight get the same noise"),
-    "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
+    "the same seed for each tensor": (
+        same_seed_for_each_tensor,
+        "fc2.weight and fc1.weight, fc1.bias and fc2.weight get the same noise",
+    ),
 }
 
 

@@ -90,7 +90,7 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
         title: Title of the run.
         facts: What the report should say of the training, by the names in `FACTS`.
     """
-    content = {"title": title, **_stated(facts)}
+    content = {"title": title, "coalmine": coalmine.__version__, **_stated(facts)}
     return SavedRun(path=Path(), content=content, results=results, provenance=provenance())
 
 

@@ -42,7 +42,7 @@ def evidence_sentences(result: Result) -> str:
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif result.estimates:
-        evidence += f" Best guess: none, {no_guess(result)}."
+        evidence += f" Best guess: {no_guess(result)}."
     return " ".join(filter(None, [verdict_sentence(result), tested_with(result), evidence]))
 
 
@@ -60,10 +60,10 @@ def no_guess(result: Result) -> str:
             canaries, scored = result.config.get("canaries"), sum(len(side) for side in sides if side is not None)
             canaries = canaries if isinstance(canaries, int) else len(result.scores.members)
             needed = f"about {10 * math.ceil(_ENOUGH * max(1.0, 2 * canaries / scored) / 10):,} canaries would do"
-        return f"since {least:,} scores ({name}) are fewer than {FEW}: {needed}"
+        return f"none, since an estimate takes {FEW} scores on each side, and there are {least:,} ({name}): {needed}"
     if any(e.doubtful for e in result.estimates):
-        return "since the scores are not bell-shaped"
-    return "since no reliable estimate is above the lower bound"
+        return "none, since the scores are not bell-shaped"
+    return "none, since no reliable estimate is above the lower bound"
 
 
 def tested_with(result: Result) -> str:
@@ -147,6 +147,8 @@ def verdict_sentence(result: Result) -> str:
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{_fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
     power = "" if test.detectable_noise is None else f" {_power_sentence(claim, test)}"
+    if result.verdict is Verdict.TOO_WEAK and result.bound is None and test.p_value is None:
+        return f"Too weak: an estimate cannot refute {claimed}."
     if result.verdict is Verdict.TOO_WEAK:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
@@ -160,17 +162,16 @@ def verdict_sentence(result: Result) -> str:
 def _power_sentence(claim: Claim, test: ClaimTest) -> str:
     """Say what the test would have detected: a range, where only the scores show how strong the attack is."""
 
-    def at(share: float) -> str:
-        if claim.least_noise is not None:
-            return f"noise below {share:.2g} of the claim"
+    share, worst = test.detectable_noise, test.detectable_at_worst
+    assert share is not None
+    text, values = "noise below {:.2g} of the claim", [share, worst]
+    if claim.least_noise is None:
         # Of claims that state only ε, the share of the noise stands for ε divided by it.
-        return f"ε = {claim.epsilon / share:.3g}"
-
-    assert test.detectable_noise is not None
-    detected, worst = f"would have detected {at(test.detectable_noise)} (80% power)", test.detectable_at_worst
-    if worst is None or f"{worst:.2g}" == f"{test.detectable_noise:.2g}":
+        text, values = "ε = {:.3g}", [claim.epsilon / value if value else value for value in values]
+    detected = f"would have detected {text.format(values[0])} (80% power)"
+    weakest = f"only {text.format(values[1])}" if worst else "nothing"
+    if worst is None or f"{worst:.2g}" == f"{share:.2g}":
         return f"This audit {detected}."
-    weakest = f"only {at(worst)}" if worst else "nothing"
     return f"At best, this audit {detected}; at worst, {weakest}: its scores leave open how strong the attack is."
 
 

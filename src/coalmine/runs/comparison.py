@@ -193,7 +193,7 @@ class Comparison:
         """The settings that differ, if any, and the results."""
         tables = []
         if self.settings:
-            tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
+            tables.append(Table("Settings that differ", ["setting", *self.runs], self.settings))
         columns = [self.by or "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
         columns = columns if self._grouped else ["run", *EVIDENCE]
         rows = []
@@ -204,7 +204,7 @@ class Comparison:
                 cells = [str(len(row.results)), *spreads, f"{row.refuted} of {len(row.results)}"]
             rows.append([row.result.method, row.view, row.run, *cells, row.difference])
         columns = ["method", "view", *columns, f"against {self.runs[0]}"]
-        return [*tables, Table(f"compared with {self.runs[0]}", columns, rows)]
+        return [*tables, Table(f"Compared with {self.runs[0]}", columns, rows)]
 
     def plot(self) -> Any:
         """Return an altair chart: claim, lower bound and best guess of every run, by method and view.
@@ -438,7 +438,7 @@ def _difference(first: Row, second: Row) -> Difference:
         return _welch(first, second)
     one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
-        return Difference("not compared: no scores, too few, or constant")
+        return Difference("not compared: no scores on both sides, too few, or all equal")
     differs = one.differs(other)
     return Difference(DIFFERS if differs else WITHIN, differs=differs)
 
