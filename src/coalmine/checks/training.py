@@ -81,7 +81,6 @@ class TrainingChecks:
         participation_refutes: Whether the claim relies on how the clients were drawn.
         aborted: How many of the rounds were aborted.
         clips_canaries: Whether canaries were too long before the training clipped them, so that scores test that.
-        unprocessed: Whether updates are noisy sums over their divisors, to which nothing else was done.
         replays: Replays that an integration made by itself, by the names of their checks.
         cohorts: Who took part.
     """
@@ -94,7 +93,7 @@ class TrainingChecks:
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.noise_multiplier: float | None = None
         self.chances: Mapping[str, Floats] | None = None
-        self.participation_refutes, self.aborted, self.clips_canaries, self.unprocessed = True, 0, False, False
+        self.participation_refutes, self.aborted, self.clips_canaries = True, 0, False
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._last_cohort: tuple[int, CohortRecord] | None = None  # its round, and the record before it
@@ -121,7 +120,8 @@ class TrainingChecks:
             # In units of its own noise, each parameter has the claimed noise.
             scale = on(CPU, self._noise_scale)
             update, canaries, rounding = update / scale, canaries / scale, rounding / float(scale.min())
-        self._noise.add(release.round, update, canaries, rounding, (release.divisor or 0.0) / clip_norm)
+        norm = (release.divisor or 0.0) / clip_norm
+        self._noise.add(release.round, update, canaries, rounding=rounding, norm=norm, unprocessed=release.unprocessed)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, in place of who did when the same round failed.
@@ -199,11 +199,10 @@ class TrainingChecks:
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
         if noise is not None and self._noise is not None:
-            floor = noise_floor(self._noise, noise, level, unprocessed=self.unprocessed)
-            findings = noise_findings(self._noise, floor, level, even_noise=self.even_noise, clips=self.clips_canaries)
-            # What a server does after the noise excuses rounds that depend on others, but only there.
-            findings = [replace(finding, refutes=finding.refutes or self.unprocessed) for finding in findings]
-            findings += missing_canaries(self._noise, float(noise.max()))
+            floor = noise_floor(self._noise, noise, level)
+            findings = noise_findings(
+                self._noise, floor, level, even_noise=self.even_noise, clips=self.clips_canaries
+            ) + missing_canaries(self._noise, float(noise.max()))
         if len(self.cohorts.sizes):
             sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
@@ -254,7 +253,6 @@ class TrainingChecks:
             "clips_canaries": self.clips_canaries,
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
-            "unprocessed": self.unprocessed,
             "tensors": None if chances is None else list(chances),
             "replays": {check: replay.to_dict() for check, replay in self.replays.items()},
         }
@@ -270,8 +268,7 @@ class TrainingChecks:
         layers = Layers({name: tuple(shape) for name, shape in terms["layers"]})
         checks = cls(terms["dim"], terms["rounds"], terms["seed"], layers)
         checks.restore(arrays)
-        names = ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise", "unprocessed")
-        for name in names:
+        for name in ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
         if terms["tensors"] is not None:
             checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}

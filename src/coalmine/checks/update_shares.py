@@ -15,8 +15,6 @@ from scipy import stats
 from coalmine.arrays import Floats, Ints
 from coalmine.checks.update_record import LAGS, NoiseRecord
 
-_STATED = 0.9  # of the noise by a stated divisor, since a few of the clients that it counts may have dropped out
-
 
 class NoiseFloor(NamedTuple):
     """Lower limits on the claimed noise in what was recorded, 0 where nothing is known.
@@ -79,10 +77,8 @@ def carried_over(rows: Floats, rounds: Ints) -> float:
     return float(np.sqrt(max(1.0, 1 + 2 * sum(each - usual for each in correlations[: 2 * LAGS]))))
 
 
-def noise_floor(
-    record: NoiseRecord, noise_multipliers: Floats, level: float, *, unprocessed: bool = False
-) -> NoiseFloor:
-    """Bound the claimed noise in the releases from below.
+def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) -> NoiseFloor:
+    """Bound the claimed noise in the releases from below, or return it where nothing happened to them after the noise.
 
     All limits hold together with probability 1 - ``level``. The error of a share is everything else in the release,
     which has a random direction to the canaries: a t-test of linear regression.
@@ -91,9 +87,15 @@ def noise_floor(
         record: The releases, and how much of the canaries they contain.
         noise_multipliers: Claimed noise multiplier of each bin of rounds, (bins,).
         level: Significance of all limits together.
-        unprocessed: Whether releases are noisy sums over the stated divisors, to which nothing else was done.
     """
     sizes, (bins, tensors) = record.layers.sizes, record.products.shape
+    if not record.processed:
+        noise = np.where(record.norms > 0, noise_multipliers / np.maximum(record.norms, 1e-300), 0.0)
+        everywhere = np.tile(noise[:, None], tensors)
+        return NoiseFloor(
+            noise_multipliers=noise_multipliers, typical=everywhere, of_round=everywhere, likely=everywhere.max(axis=0),
+            carried=1.0, length=0.0,
+        )  # fmt: skip
     slots, home = record.rounds(), record.tensor_of_sample
     new, planted = record.new[slots].astype(np.float64), record.planted[slots].astype(np.float64)
     carried = carried_over(evened(new, home), record.sampled[slots])
@@ -127,7 +129,7 @@ def noise_floor(
     by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0))
     largest = int(np.argmax(energy))
     lengths = of_round[:, largest] / noise_multipliers * record.norms
-    floor = NoiseFloor(
+    return NoiseFloor(
         noise_multipliers=noise_multipliers,
         typical=np.multiply.outer(1.0 * usual, by_tensor),
         of_round=of_round,
@@ -135,12 +137,3 @@ def noise_floor(
         carried=carried,
         length=float(np.median(lengths[present])),
     )
-    if not (unprocessed and record.norms.any()):
-        return floor
-    # Then one clip norm is known without canaries, of which a few measure little, and nothing is carried over.
-    stated = record.norms > 0
-    known = (_STATED * noise_multipliers * stated / np.where(stated, record.norms, 1.0))[:, None]
-    return floor._replace(
-        typical=np.maximum(floor.typical, known), of_round=np.maximum(floor.of_round, known),
-        likely=np.full(tensors, known.max() / _STATED), carried=1.0,
-    )  # fmt: skip

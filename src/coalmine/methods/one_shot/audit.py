@@ -285,8 +285,6 @@ class OneShot(Audit):
             if known is None:
                 self._checks.layers = named
         self._checks.even_noise |= even_noise
-        # Whoever knows the noise of every tensor stands where it is added.
-        self._checks.unprocessed |= even_noise
         self._checks.noise_multiplier = noise_multiplier or self._checks.noise_multiplier
 
     # During the training
