@@ -160,7 +160,8 @@ def size_findings(
         for words, is_whole, run in _runs(record, low_blocks):
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             share = noise_at_most(energies[:, run].sum(), dimensions[:, run].sum(), level / certain.size**2)
-            sentence, check = f"{words} {_less(share)}" + ", or is not clipped" * clips, Check.PLACES
+            verb = "are" if words.endswith("have") else "is"
+            sentence, check = f"{words} {_less(share)}" + f", or {verb} not clipped" * clips, Check.PLACES
             length = claim.floor.length
             if low_blocks.all() and length > 1:
                 # The noise is compared with the canaries, which are too long if the stated divisor is right.
@@ -173,7 +174,7 @@ def size_findings(
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
                 sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
             p_value = float(by_block[run][certain[run]].max())
-            place = words.removesuffix(" has") if is_whole else ""
+            place = words.removesuffix(" has") if is_whole and len(record.layers.names) > 1 else ""
             findings.append(Finding(check=check, sentence=sentence, p_value=p_value, where=place))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
@@ -371,7 +372,7 @@ def _repeats(subject: str, claim: ClaimedNoise, repeated: Ints, source: Ints, sh
     if len(repeated) > 1:
         sentence += f", and likewise in {plural(len(repeated) - 1, 'more round')}"
     # A server that releases averages of rounds makes them depend on one another, but hardly repeats any.
-    refutes = bool(share[repeated].max() >= _REPEATED)
+    refutes = bool(share[repeated].max() >= _REPEATED) or not claim.record.processed
     return Finding(check=Check.FRESH, sentence=sentence, p_value=p_value, refutes=refutes)
 
 
