@@ -100,6 +100,8 @@ def noise_findings(
     once = 1 if repeats else None
     findings = size_findings(claim, energies[:once], dimensions[:once], even_noise, clips)
     findings += [*repeats, *copy_findings(claim)]
+    if not (findings or record.processed) and floor.length > 1:  # else canaries that are too long look like bare places
+        return [Finding(check=Check.SENSITIVITY, sentence=_too_long(floor.length), p_value=level)]
     return findings or shape_findings(claim)  # missing and repeated noise has another shape, too
 
 
@@ -173,11 +175,7 @@ def size_findings(
             length = claim.floor.length
             if low_blocks.all() and length > 1:
                 # The noise is compared with the canaries, which are too long if the stated divisor is right.
-                check = Check.SENSITIVITY
-                sentence = (
-                    f"Canaries count for at least {length:.3g} clip norms, by the stated divisor: look at clipping, "
-                    "weights and what happens to the sum before the noise"
-                )
+                check, sentence = Check.SENSITIVITY, _too_long(length)
             elif is_whole and not (even_noise or low_blocks.all()):
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
                 sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
@@ -237,6 +235,14 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
         sentence = f"{count} coordinates {verb} the claimed noise in all rounds{such_as} {where}"
         findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[bare_numbers].max())))
     return findings
+
+
+def _too_long(length: float) -> str:
+    """Say that canaries count for more than one clip norm."""
+    return (
+        f"Canaries count for at least {length:.3g} clip norms, by the stated divisor: look at clipping, weights and "
+        "what happens to the sum before the noise"
+    )
 
 
 def _less(share: float) -> str:
