@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -150,21 +150,24 @@ def children(process: int) -> list[int]:
 
 def phase(out: Path) -> str:
     """Return what a run had done last when it was disturbed."""
-    try:
-        events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    except (OSError, ValueError):
-        return "before the start"
-    last = next((event for event in reversed(events) if event["event"] in ("round", "found", "running")), {})
-    names = {"running": "at the start", "round": "in the training", "found": f"after {last.get('part')}"}
-    return names.get(last.get("event", ""), "before the start")
+    parts = {path.stem: path.stat().st_mtime_ns for path in out.glob("parts/*.json")}
+    if parts:
+        return f"after the part {max(parts, key=parts.__getitem__)}"
+    if was_logged(out, "round"):
+        return "in the training"
+    return "at the start" if was_logged(out, "running") else "before the start"
 
 
-def kill_after_event(file: Path, out: Path, event: str, delay: float) -> None:
-    """Kill the run ``delay`` seconds after a new line of its log contains ``event``."""
+def was_logged(out: Path, event: str) -> bool:
+    """Whether the log of a run has an event."""
     log = out / "log.jsonl"
-    before = log.read_text().count(event) if log.exists() else 0
+    return log.exists() and f'"event": "{event}"' in log.read_text()
+
+
+def kill_when(file: Path, out: Path, reached: Callable[[], bool], delay: float) -> None:
+    """Kill the run ``delay`` seconds after it has reached a point."""
     process = start(file, out)
-    while process.is_alive() and (not log.exists() or log.read_text().count(event) <= before):
+    while process.is_alive() and not reached():
         time.sleep(0.002)
     time.sleep(delay)
     process.kill()

@@ -28,7 +28,7 @@ def test_one_bug_of_several_targets_is_caught_and_rows_are_kept(tmp_path):
     assert bench(*options).stdout == ""  # nothing is left to do
     table = bench("--rows", rows, "--table").stdout
     assert "| size | no noise |" in table
-    assert "| all | 2 | 2 | 2 of 2 (100%) | 0 | 0 | 0 |" in table
+    assert "| all | 2 | 2 | 2 of 2 (100%) | 2 (100%) | 0 | 0 | 0 |" in table
 
 
 def test_an_unknown_target_gets_a_sentence():

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from coalmine.results.summary import causes, verdict_sentence
+
 
 class Answer(NamedTuple):
     """What an audit said: the check that refuted the claim or named the bug, and its sentence; empty if nothing did."""
@@ -32,10 +34,10 @@ class Case:
 
 
 def from_failure(failure: AssertionError) -> Answer:
-    """Return what an assertion of `coalmine.testing` said."""
-    first, _, rest = str(failure).partition("\n")
-    check = rest.split('check "')[1].split('"')[0] if 'check "' in rest else "bound"
-    return Answer(check, first)
+    """Return what an assertion of `coalmine.testing` said: its first line, or that with the likely fault."""
+    lines = str(failure).split("\n")
+    check = str(failure).split('check "')[1].split('"')[0] if 'check "' in str(failure) else "bound"
+    return Answer(check, next((line for line in lines if line.startswith("Likely fault")), lines[0]))
 
 
 def from_results(results: Any) -> Answer:
@@ -45,5 +47,7 @@ def from_results(results: Any) -> Answer:
             return Answer(finding.check, finding.sentence)
     for result in results:
         if result.refuted:
-            return Answer("claim", result.summary.split("\n")[0])
+            # What stands first, without what is said of bounds and of what no check looked at.
+            first = next(map(str, causes(result.findings)), verdict_sentence(result))
+            return Answer("claim", first)
     return Answer()

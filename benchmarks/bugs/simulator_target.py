@@ -16,10 +16,9 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 from coalmine import OneShot
 from coalmine.arrays import Ints
 from coalmine.claims import Claim, EveryRound, Poisson
-from coalmine.methods.one_shot.method import OneShotSettings, build_audits
+from coalmine.methods.one_shot.method import OneShotMethod, OneShotSettings
 from coalmine.protocol import Vector
 from coalmine.simulation import Mechanism
-from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.settings import TrainingSettings
 
 VIEWS, DELTA, NOISE = ("updates", "final-change"), 1e-5, 2.0
@@ -90,11 +89,10 @@ class Simulation:
         settings = TrainingSettings(seed=seed, bug=self.bug, cohort=self.cohort)
         splits = settings.splits()
         module = settings.module(splits)
-        start = parameter_vector(module).numpy()
-        audits = build_audits(OneShotSettings(view=VIEWS), settings, start, population=len(splits.train))
+        audits = OneShotMethod(OneShotSettings(view=VIEWS), training=settings).audits(splits, module)
         training = settings.training(splits, module, audits)
         if self.noise:
-            place = Place(start.size, NOISE, settings.rounds, np.random.default_rng([seed, 5]))
+            place = Place(audits[0].dim, NOISE, settings.rounds, np.random.default_rng([seed, 5]))
             parts = {f.name: getattr(training.mechanism, f.name) for f in fields(Mechanism) if f.init}
             training.mechanism = AnyNoise(**parts, draw=noise_of(self.noise, place))
         if self.choose:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from named import is_named
+
 Row = dict[str, Any]
 
 TITLES = {
@@ -46,7 +48,7 @@ def cell(rows: list[Row]) -> str:
 
 def totals(rows: list[Row]) -> list[str]:
     """Return the table of all targets."""
-    heads = ("target", "bugs", "caught by all seeds", "buggy runs caught", "correct runs", "alarms", "claims refuted")
+    heads = ("target", "bugs", "by all seeds", "runs caught", "named", "correct runs", "alarms", "claims refuted")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     every = []
     for target, title in TITLES.items():
@@ -54,16 +56,20 @@ def totals(rows: list[Row]) -> list[str]:
         correct = [row for row in rows if row["target"] == target and row["kind"] == "correct"]
         names = {row["bug"] for row in buggy}
         missed = {row["bug"] for row in buggy if not row["check"]}
-        every.append((len(names), len(names - missed), sum(bool(row["check"]) for row in buggy), len(buggy)))
+        caught = [row for row in buggy if row["check"]]
+        named = sum(is_named(row["kind"], row["bug"], row["sentence"]) for row in caught)
+        every.append((len(names), len(names - missed), len(caught), named, len(buggy)))
         refuted = sum(row["check"] == "claim" for row in correct)
         every[-1] += (len(correct), sum(bool(row["check"]) for row in correct) - refuted, refuted)
         lines.append(_total(title, *every[-1]))
     return [*lines, _total("all", *(sum(column) for column in zip(*every, strict=True)))]
 
 
-def _total(title: str, names: int, always: int, caught: int, runs: int, *correct: int) -> str:
+def _total(title: str, names: int, always: int, caught: int, named: int, runs: int, *correct: int) -> str:
     share = f"{caught:,} of {runs:,} ({caught / runs:.0%})" if runs else "–"
-    return f"| {title} | {names} | {always} | {share} | {' | '.join(f'{count:,}' for count in correct)} |"
+    named_share = f"{named:,} ({named / runs:.0%})" if runs else "–"
+    counts = " | ".join(f"{count:,}" for count in correct)
+    return f"| {title} | {names} | {always} | {share} | {named_share} | {counts} |"
 
 
 def matrix(rows: list[Row]) -> list[str]:
@@ -88,7 +94,15 @@ def messages(rows: list[Row], target: str) -> list[str]:
     return ["| kind | bug | message |", "|---|---|---|", *lines]
 
 
+def losses(rows: list[Row]) -> list[str]:
+    """Return the bugs that were missed, and those whose sentence does not lead to them."""
+    buggy = [row for row in rows if row["kind"] != "correct"]
+    missed = [f"missed: {row['target']}, {row['bug']}" for row in buggy if not row["check"]]
+    unnamed = [row for row in buggy if row["check"] and not is_named(row["kind"], row["bug"], row["sentence"])]
+    return [*missed, *(f"not named: {row['target']}, {row['bug']}: {row['sentence']}" for row in unnamed)]
+
+
 def print_tables(rows: list[Row]) -> None:
     """Print all tables."""
-    for table in (totals(rows), matrix(rows), messages(rows, "mechanism")):
+    for table in (totals(rows), matrix(rows), messages(rows, "mechanism"), losses(rows)):
         print("\n".join(table), end="\n\n")

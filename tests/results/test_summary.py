@@ -135,11 +135,11 @@ def test_a_claim_without_noise_is_not_compared_with_noise():
     assert "would have detected ε = 4 (80% power)" in judged(fine)
     assert "noise" not in judged(fine)
     unknown = replace(fine, detectable_at_worst=0.5)
-    assert "ε = 4 (80% power) if the attack is as strong as its scores allow, and ε = 6 if it is as weak." in judged(
-        unknown
-    )
-    assert "as strong as its scores allow, and nothing if" in judged(replace(fine, detectable_at_worst=0.0))
-    assert "ε = 4 (80% power)." in judged(replace(fine, detectable_at_worst=0.752))  # the same to two digits
+    assert "At best, this audit would have detected ε = 4 (80% power); at worst, only ε = 6:" in judged(unknown)
+    assert "at worst, nothing:" in judged(replace(fine, detectable_at_worst=0.0))
+    assert "This audit would have detected ε = 4 (80% power)." in judged(
+        replace(fine, detectable_at_worst=0.752)
+    )  # the same to two digits
     weak = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, canaries_needed=700, claim=claim)
     assert "twice this ε could go unnoticed. About 700 inserted canaries" in judged(weak)
     noisy = Claim(noise_multiplier=1.0, rounds=1, delta=1e-5)

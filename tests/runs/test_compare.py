@@ -1,11 +1,13 @@
 """``coalmine compare``: which differences are more than noise."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from coalmine.claims import Claim
 from coalmine.results.directory import RunDirectory
 from coalmine.results.io import read_run_directory
 from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, write_index
@@ -170,3 +172,15 @@ def test_groups_that_cannot_be_compared_are_refused(tmp_path, run, setting, mess
     paths = [str(directory(tmp_path / name, result(), config=config)) for name in "ab"]
     code, _, err = run("compare", *paths, "--group-by", setting)
     assert (code, message in err) == (2, True)
+
+
+def test_runs_of_own_loops_are_grouped_by_their_claim_and_label(tmp_path, run):
+    rng = np.random.default_rng(5)
+    for i, noise in enumerate((1.0, 1.0, 2.0, 2.0)):
+        scores = rng.normal(2 / noise, 1, 100), rng.normal(0, 1, 100)
+        claim = Claim(noise_multiplier=noise, rounds=1, delta=1e-5)
+        found = replace(measured("updates", *scores), scores=Scores(*scores), claim=claim, claim_test=None)
+        found.save(tmp_path / str(i), facts={"label": "tree" if i % 2 else "Gaussian"})
+    for setting, groups in (("claim.noise_multiplier", ("1.0", "2.0")), ("facts.label", ("Gaussian", "tree"))):
+        code, out, _ = run("compare", tmp_path, "--group-by", setting, "--json")
+        assert (code, tuple(json.loads(out)["runs"])) == (0, groups)

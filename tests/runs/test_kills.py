@@ -44,9 +44,19 @@ def alone(tmp_path_factory):
 def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
     file, run = alone
     out, rng = tmp_path / "run", np.random.default_rng(5)
-    for event in ('"running"', '"round": 2,', '"part": "one-shot"', '"part": "canife"'):
-        kills.kill_after_event(file, out, event, float(rng.uniform(0, 0.05)))
+    phases = []
+    for reached in (
+        lambda: kills.was_logged(out, "running"),
+        lambda: kills.was_logged(out, "round"),
+        (out / "parts" / "training.json").exists,
+        (out / "parts" / "one-shot.json").exists,
+        (out / "parts" / "canife.json").exists,
+    ):
+        kills.kill_when(file, out, reached, float(rng.uniform(0, 0.005)))
         assert json.loads((out / "run.json").read_text())["state"] == "running"
+        phases.append(kills.phase(out))
+    parts = [f"after the part {name}" for name in ("training", "one-shot", "canife")]
+    assert phases == ["at the start", "in the training", *parts]
     kills.run_to_end(file, out)
     assert kills.read_results(out) == kills.read_results(run)
     assert len(kills.read_results(out)) == 7

@@ -11,7 +11,9 @@ import pytest
 import coalmine
 from coalmine.claims import Claim
 from coalmine.errors import InputError
+from coalmine.results.gate import judge
 from coalmine.runs import sweep
+from coalmine.runs.comparison import compare
 from coalmine.runs.sweep import Sweep, SweptResult, values_from_texts
 from gate_runs import measured
 
@@ -51,7 +53,7 @@ def test_a_grid_has_a_run_directory_for_every_combination_and_seed(file, run, tm
     arguments = ("--set", "ldp.trials=100,200", "--set", "ldp.clients=1", "--seeds", 2, "--out", out)
     code, text, err = run("sweep", file, *arguments, "--quiet")
     assert (code, err) == (0, "")
-    assert "4 runs: 0 of 4 claims refuted" in text
+    assert "4 runs, of which 0 have a refuted claim" in text
     rows = json.loads((out / "sweep.json").read_text())["sweep"]["rows"]
     points = [(row["ldp.trials"], row["seed"]) for row in rows]
     assert points == [(trials, seed) for trials in (100, 200) for seed in (5, 6)]
@@ -134,10 +136,10 @@ def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
         found = measured("updates", rng.normal(shift, 1, 200), rng.normal(0, 1, 200))
         found = dataclasses.replace(found, claim=Claim(epsilon=2.0, delta=1e-5), claim_test=None)
         point = {"training.noise_multiplier": value, "seed": seed}
-        rows.append(SweptResult(point=point, result=found, directory=tmp_path / f"{value},{seed}"))
-    swept = Sweep(
-        axes={"training.noise_multiplier": ["1", "2"], "seed": ["0", "1"]}, rows=rows, directory=tmp_path, by_chance=0.2
-    )
+        rows.append(SweptResult(point=point, title="updates", result=found, directory=tmp_path / f"{value},{seed}"))
+    gates = {row.directory.name: judge([row.result]) for row in rows}
+    axes = {"training.noise_multiplier": ["1", "2"], "seed": ["0", "1"]}
+    swept = Sweep(axes=axes, rows=rows, gates=gates, directory=tmp_path)
     chart = swept.plot().to_dict()
     tables = [layer["data"]["values"] for layer in chart["layer"] if "data" in layer]
     intervals = [point for table in tables for point in table if "low" in point]
@@ -149,7 +151,7 @@ def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
         if mark["kind"] == "lower bound, claim refuted"
     ]
     assert red == ["2,0"]
-    assert "1 of 4 claims refuted" in swept.sentence
+    assert "4 runs, of which 1 has a refuted claim. If all claims were true, up to 0.2 would" in swept.sentence
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_values_that_are_not_numbers_have_an_axis_in_their_order(tmp_path):
     several = coalmine.runs.sweep.sweep(
         file, {"one-shot.view": ["final", ["updates", "final"]]}, out=tmp_path / "views"
     )
-    assert [row.result.view for row in several.rows] == ["final", "updates", "final"]
+    assert [row.result.view for row in several.rows] == ["final", "final", "updates"]
 
 
 def test_a_failing_run_is_named(file, tmp_path):
@@ -215,3 +217,33 @@ def test_a_failing_run_is_named(file, tmp_path):
 
 def test_values_are_separated_by_commas():
     assert values_from_texts(["a.b = 1, 2", "c=x"]) == {"a.b": ["1", "2"], "c": ["x"]}
+
+
+def test_variants_of_an_attack_stand_in_one_row_per_claim(tmp_path):
+    """A row and a panel per claimed ε, with the same crafter and view in all runs, out of 2 × 2 × 2 results a run."""
+    file = tmp_path / "audit.toml"
+    file.write_text(
+        '[ldp]\nepsilon = [1, 4]\ncrafter = ["benign", "gradient-flip"]\nview = ["white-box", "black-box"]\n'
+    )
+    values = {"ldp.mechanism": ["ldp-sgd", "privunit"], "ldp.trials": [100]}
+    swept = coalmine.runs.sweep.sweep(file, values, out=tmp_path / "swept")
+    assert [row.result.claim.epsilon for row in swept.rows] == [1, 1, 4, 4]
+    labels = [row.result.label for row in swept.rows]
+    assert labels[0] == labels[1]
+    assert labels[2] == labels[3]
+    assert len(swept.plot().to_dict()["vconcat"]) == 2
+    compared = compare([row.directory for row in swept.rows[:2]])
+    assert [row.result.label for row in compared.rows] == labels
+    # Of a swept ε, all values stand in one panel.
+    swept = coalmine.runs.sweep.sweep(file, {"ldp.epsilon": [1, 4], "ldp.trials": [100]}, out=tmp_path / "claims")
+    assert {row.title.count("ε = ") for row in swept.rows} == {0}
+    assert len({row.title for row in swept.rows}) == 1
+
+
+def test_the_exit_code_is_1_if_a_run_refutes_its_claim(run, tmp_path):
+    file = tmp_path / "audit.toml"
+    file.write_text(TRAINING)
+    arguments = ("--set", "training.bug=bare:1.weight,noise:1", "--quiet", "--out", tmp_path / "swept")
+    code, out, err = run("sweep", file, *arguments, "--set", "training.noise_multiplier=1")
+    assert (code, "2 runs, of which 1 has a refuted claim" in out) == (1, True)
+    assert "bug=bare-1.weight: one-shot, updates: noise missing" in err

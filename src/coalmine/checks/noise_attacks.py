@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from scipy import linalg, special
 
-from coalmine.arrays import Array, Bools, Floats
+from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often, turned, weakest_directions
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
@@ -45,6 +45,7 @@ _NEGLIGIBLE = 0.02
 # Smaller than elsewhere by this factor, and by this gain in log-likelihood, which noise of one size shows with a
 # probability of about 1e-6, counts as weak.
 _WEAK, _PLAIN = 0.9, 14.0
+_ENOUGH = 0.98  # of the noise that Gaussian noise takes
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 # Shares of the false-alarm rate. Too little noise everywhere is the most common bug, and takes the most evidence. So it
 # has the largest one; the others are plain at the right place.
@@ -53,6 +54,7 @@ _BEYOND = 0.05  # standard deviations beyond the largest noise of the pilot, whi
 _MOST_LONE, _MOST_DRAWN = 50_000, 1e9  # calls, and their coordinates, that refute a claim by such noise
 _REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must come
 _FEWEST = 9  # values that two calls must share to be compared
+_DEPENDS = "The noise depends on the data: its standard deviation is"
 _CORRELATED = 0.5  # correlation from which on noise is said to follow other noise
 
 
@@ -146,21 +148,16 @@ class NoiseStatistics:
             p_value = attack.p_value(claim)
             if p_value > self.rate:
                 continue
-            check, sentence = attack.check, attack.sentence
-            if check == Check.SIZE and sentence and self._is_enough(attack.usual):
-                check = Check.SHAPE
-            elif check == Check.SIZE:
-                sentence = _too_small(attack.usual, self.noise_multiplier)
+            check, sentence, needed = attack.check, attack.sentence, self.noise_multiplier
+            is_shape = check == Check.SHAPE and (not attack.usual or (needed and attack.usual >= _ENOUGH * needed))
+            if check == Check.SIZE or (check == Check.SHAPE and not is_shape):
+                check, sentence = Check.SIZE, _too_small(attack.usual, needed)
             # Noise that is too small everywhere also looks too small wherever an attack looks. So a part of it is named
             # alone only if the rest keeps the claim.
-            if attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
-                check, sentence = Check.SIZE, f"{_too_small(attack.usual, self.noise_multiplier)} Besides: {sentence}"
+            elif attack.rest is not None and attack.rest.p_value(claim) <= self.rate:
+                check, sentence = Check.SIZE, f"{_too_small(attack.usual, needed)} Besides: {sentence}"
             return [Finding(check=check, sentence=sentence, p_value=min(1.0, p_value))]
         return []
-
-    def _is_enough(self, size: float) -> bool:
-        """Whether Gaussian noise of this size would keep the claim."""
-        return self.noise_multiplier is not None and size >= 0.98 * self.noise_multiplier
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
@@ -218,8 +215,8 @@ def check_noise(
         noisy = first.size >= _NEGLIGIBLE
         if noisy:
             yield from ((attack(first, layers), share) for attack, share in _STRUCTURE)
-        lone = _LoneCalls(mechanism, dim, first, seed)
-        yield lone.attack(claim, _LONE_SHARE * rate), _LONE_SHARE
+        quiet, lone = _lone_calls(mechanism, dim, first, seed, claim, _LONE_SHARE * rate)
+        yield lone, _LONE_SHARE
         weak, around, missing = None, None, 0
         if norm == "l2":  # along any direction, since canaries of one coordinate are not longer in other norms
             directions, missing = weakest_directions(first, dim)
@@ -238,7 +235,11 @@ def check_noise(
             yield weak, _DIRECTIONS_SHARE
         if noisy:
             yield from ((attack(first, layers), share) for attack, share in _ATTACKS)
-        yield _small_everywhere(first, lone), _SIZE_SHARE
+        size = attack_with(first, Check.SIZE, "", usual=first.size)
+        if first.size < quiet and _differ(first, quiet, first.size):
+            sentence = f"{_DEPENDS} {quiet:.3g} where the sum is zero, and {first.size:.3g} in sums of many updates."
+            size = replace(size, check=str(Check.SHAPE), sentence=sentence, usual=0.0)
+        yield size, _SIZE_SHARE
         if missing <= 0:
             yield weak, _DIRECTIONS_SHARE
         yield around, _SURROUNDING_SHARE
@@ -298,7 +299,7 @@ def _too_small(size: float, needed: float | None) -> str:
     """Say that noise is too small, from its size and that of Gaussian noise that keeps the claim."""
     if size == 0:
         return "There is no noise."
-    if needed is not None and size >= 0.98 * needed:
+    if needed is not None and size >= _ENOUGH * needed:
         return (
             f"The noise hides updates of one coordinate less than claimed, although its standard deviation of "
             f"{size:.3g} is large enough for Gaussian noise."
@@ -338,100 +339,72 @@ def _small_seeds(transcript: Transcript, layers: Layers) -> Attack | None:
     return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
-def _same_calls(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Predict the noise of a call from the most similar other call."""
-    # The standard deviation of the noise at each coordinate, from where it is known.
-    power, times = np.sum(transcript.squares, axis=0), np.sum(transcript.known, axis=0)
-    scales = np.sqrt(power / np.maximum(times, 1))
-    noise = (transcript.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
-    known = (transcript.known & (scales > 0)).astype(np.float32)
-    squares, calls = noise**2, len(noise)
-    # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
-    # Squares of correlations of independent normal values are beta variables; all pairs share the error.
-    degrees = np.maximum(np.arange(noise.shape[1] + 1) / transcript.spread - 1, 1.0)
-    least = 1 - special.betaincinv(degrees / 2, 0.5, _BY_CHANCE / calls**2)
-    # What is closer to 1 is lost in rounding: so few values may be alike by chance.
-    least = np.where(least < 1 - 2e-7, least, 2.0).astype(np.float32)
-    least[:_FEWEST] = 2.0  # fewer values of a coarse grid are alike by chance, too
-    partner, likeness = np.zeros(calls, dtype=np.int64), np.zeros(calls, dtype=np.float32)
-    for start in range(0, calls, 256):
-        rows = np.arange(start, min(start + 256, calls))
-        # Each power is that of a call where the other one is known, too.
-        power = (squares[rows] @ known.T) * (known[rows] @ squares.T)
-        squared = (noise[rows] @ noise.T) ** 2 / np.maximum(power, 1e-30)
-        squared[rows - start, rows] = 0.0
-        squared[squared < least[(known[rows] @ known.T).astype(np.intp)]] = 0.0
-        partner[rows], likeness[rows] = squared.argmax(axis=1), squared.max(axis=1)
-    linked = likeness > _CORRELATED**2
-    if not linked[~transcript.pilot].any():
-        return None
-    both = transcript.known & transcript.known[partner]
-    theirs = np.where(both, transcript.noise[partner], 0.0)
-    slope = _slopes(np.where(both, transcript.noise, 0.0), theirs, axis=1)
-    missed = np.where(both, transcript.noise, 0.0) - slope[:, None] * theirs
-    rest = np.sqrt(np.sum(missed**2, axis=1) / np.maximum(both.sum(axis=1) - 1, 1))
-    call, column = transcript.targets
-    usable = linked[call] & transcript.known[partner[call], column]
-    mean = np.where(usable, slope[call] * transcript.noise[partner[call], column], 0.0)
-    scale = np.where(usable, rest[call], transcript.size)
-    example = int(np.argmax(np.where(transcript.pilot, -1.0, likeness)))
-    sentence = (
-        f"The noise of call {example + 1} is {slope[example]:.3g} times that of call {partner[example] + 1} "
-        f"(correlation {np.sqrt(likeness[example]):.2g}). {linked.sum():,} of {linked.size:,} calls have such a "
-        "twin."
-    )
-    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
-
-
 # Is it independent?
 
 
-def _same_coordinates(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
-    pilot = transcript.noise[transcript.pilot]
-    typical = np.median(np.abs(pilot), axis=0)
-    # Values are bounded, so that no two large ones decide about a correlation, and centered, since noise that repeats
-    # in every call has a check of its own.
-    bounded = np.clip(pilot / np.where(typical > 0, typical, np.inf), -3, 3).astype(np.float32)
-    halves = [half - half.mean(axis=0) for half in np.array_split(bounded, 2)]
-    halves = [half / np.maximum(np.linalg.norm(half, axis=0), 1e-6) for half in halves]
-    calls, n = halves[1].shape
-    if calls < 6:
-        return None
-    partner = np.zeros(n, dtype=np.int64)
-    for start in range(0, n, 256):
-        block = slice(start, min(start + 256, n))
-        likeness = halves[0][:, block].T @ halves[0]
-        np.abs(likeness, out=likeness)
-        likeness[np.arange(len(likeness)), np.arange(start, block.stop)] = 0
-        partner[block] = likeness.argmax(axis=1)
-    # The other half confirms a pair, since the most similar of many is similar by chance.
-    likeness = np.sum(halves[1] * halves[1][:, partner], axis=0).astype(np.float64)
-    least = 1 - special.betaincinv((calls - 1) / 2, 0.5, _BY_CHANCE / n)
-    linked = likeness**2 > np.clip(least, _CORRELATED**2, 0.999)
+def _shared_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attack | None:
+    """Predict the noise of a call (axis 1), or at a coordinate (axis 0), from that of the one most like it."""
+    noise, known, number = transcript.noise, transcript.known, np.arange(1, transcript.pilot.size + 1)
+    # Values are bounded, so that no two large ones decide about a correlation.
+    typical = np.median(np.abs(noise[transcript.pilot]), axis=0)
+    bounded = np.clip(noise / np.where(typical > 0, typical, np.inf), -3, 3).astype(np.float32)
+    if axis == 0:
+        # Compared in the pilot, where all noise is known, and centered, since noise that is the same in every call is
+        # found there.
+        bounded, seen = bounded[transcript.pilot].T, known[transcript.pilot].T
+        bounded = bounded - bounded.mean(axis=1, keepdims=True)
+        noise, known, number = noise.T, known.T, transcript.coordinates
+    else:
+        seen = known & (typical > 0)
+    partner, likeness, linked = _most_alike(np.where(seen, bounded, 0), seen)
     if not linked.any():
         return None
-    both = transcript.noise[transcript.pilot]
-    slope = _slopes(both, both[:, partner], axis=0)
-    rest = np.sqrt(np.mean((both - slope * both[:, partner]) ** 2, axis=0))
-    call, column = transcript.targets
-    chosen = linked[column] & transcript.known[call, partner[column]]
-    call, column = call[chosen], column[chosen]
-    mean, scale = slope[column] * transcript.noise[call, partner[column]], rest[column]
-    j = int(np.argmax(np.abs(likeness)))
+    both = known & known[partner]
+    mine, theirs = np.where(both, noise, 0.0), np.where(both, noise[partner], 0.0)
+    slope = np.sum(mine * theirs, axis=1) / np.maximum(np.sum(theirs**2, axis=1), 1e-300)
+    slope = np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope)  # copies are exact
+    rest = np.sqrt(np.sum((mine - slope[:, None] * theirs) ** 2, axis=1) / np.maximum(both.sum(axis=1) - 1, 1))
+    row, column = transcript.targets if axis else transcript.targets[::-1]
+    chosen = linked[row] & known[partner[row], column]
+    row, column = row[chosen], column[chosen]
+    j = int(np.argmax(np.where(linked, likeness, 0.0)))
+    what, share = ("calls", "repeat the noise of") if axis else ("coordinates", "share their noise with")
     sentence = (
-        f"{linked.sum():,} of {n:,} coordinates share their noise with another one, such as coordinate "
-        f"{transcript.coordinates[j]:,} with {transcript.coordinates[partner[j]]:,} (correlation {likeness[j]:.3g})."
+        f"{linked.sum():,} of {linked.size:,} {what} {share} another one, such as {what} {number[j]:,} and "
+        f"{number[partner[j]]:,} (correlation {math.copysign(math.sqrt(likeness[j]), slope[j]):.3g})."
     )
     # Noise that is too small everywhere shows in all targets, and must not be named after the few that share theirs.
     usual = transcript.size if linked.mean() < 0.05 else 0.0
-    return attack_with(transcript, Check.INDEPENDENT, sentence, mean=mean, scale=scale, chosen=chosen, usual=usual)
+    return attack_with(
+        transcript, Check.FRESH if axis else Check.INDEPENDENT, sentence, mean=slope[row] * noise[partner[row], column],
+        scale=rest[row], chosen=chosen, usual=usual,
+    )  # fmt: skip
 
 
-def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
-    """Return the factor from other noise to noise; exact copies deserve an exact factor."""
-    slope = np.sum(noise * other, axis=axis) / np.maximum(np.sum(other**2, axis=axis), 1e-300)
-    return np.asarray(np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope))
+def _most_alike(rows: Array, seen: Bools) -> tuple[Ints, Floats, Bools]:
+    """Return for each row the one most like it, their squared correlation, and whether that is no chance.
+
+    Args:
+        rows: Numbers of each row, 0 where they are not known, (n, numbers).
+        seen: Where they are known, (n, numbers).
+    """
+    n, known, partner = len(rows), seen.astype(np.float32), np.zeros(len(rows), dtype=np.int64)
+    rows = rows / np.sqrt(np.maximum(np.sum(rows**2, axis=1) / np.maximum(known.sum(axis=1), 1), 1e-12))[:, None]
+    for start in range(0, n, 256):
+        block = np.arange(start, min(start + 256, n))
+        # About χ² for independent rows, whatever the number of values that both show.
+        likeness = (rows[block] @ rows.T) ** 2 / np.maximum(known[block] @ known.T, 1)
+        likeness[block - start, block] = 0
+        partner[block] = likeness.argmax(axis=1)
+    both = seen & seen[partner]
+    mine, theirs, shared = np.where(both, rows, 0), np.where(both, rows[partner], 0), both.sum(axis=1)
+    powers = np.sum(mine**2, axis=1) * np.sum(theirs**2, axis=1)
+    squared = np.minimum(np.sum(mine * theirs, axis=1) ** 2 / np.maximum(powers, 1e-30), 1 - 1e-7)
+    # Squares of correlations of independent normal values are beta variables; all pairs share the error. Few values of
+    # a coarse grid are alike by chance, too.
+    chance = np.maximum(shared - 2, 1) / 2 * np.log1p(-squared)
+    linked = (squared > _CORRELATED**2) & (shared >= _FEWEST) & (chance < math.log(_BY_CHANCE / n**2))
+    return partner, squared, linked
 
 
 # Is it everywhere?
@@ -440,8 +413,8 @@ def _slopes(noise: Floats, other: Floats, axis: int) -> Floats:
 def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools | None:
     """Return the coordinates, or the calls, whose noise is most plainly smaller than that of the others, if any.
 
-    Sets are blocks, every k-th member, tensors, stretches, and members at any places. One is chosen by the pilot and by
-    coordinates without a canary, so it is one test however many sets there are.
+    Sets are single members, every k-th member, tensors and stretches. One is chosen by the pilot and by coordinates
+    without a canary, so it is one test however many sets there are.
 
     Args:
         transcript: The calls.
@@ -458,9 +431,8 @@ def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools 
         """Log-likelihood that sets gain by a smaller scale of their own, over one scale for all."""
         return _gain(np.minimum(power / np.maximum(count, 1) / usual, 1.0), count) / transcript.spread
 
-    # Single members, blocks of several resolutions, every k-th member, and tensors.
+    # Single members, every k-th member, and tensors.
     labels = [np.arange(n)]
-    labels += [place // size for size in (8, 64, 512, 4096, 32_768, 262_144)]
     labels += [place % stride for stride in (*range(2, 17), 32, 64, 128, 256) if 2 * stride <= n]
     if axis == 0 and layers.names:
         labels.append(np.searchsorted(layers.ends, place, side="right"))
@@ -473,30 +445,11 @@ def _weakest_set(transcript: Transcript, layers: Layers, *, axis: int) -> Bools 
         each = -count * np.log(ratio) / 2 - power / usual * (1 / ratio - 1) / 2
         sums = np.concatenate([[0.0], np.cumsum(each)])
         last = int(np.argmax(sums - np.minimum.accumulate(sums)))
-        stretch = np.zeros(n, dtype=bool)
-        stretch[int(np.argmin(sums[: last + 1])) : last] = True
+        first = int(np.argmin(sums[: last + 1]))
+        stretch = (np.arange(n) >= first) & (np.arange(n) < last)
         gain = float(gains(power[stretch].sum(), count[stretch].sum(), usual)) - np.log(n * (n + 1) / 2)
         if gain > best:
             best, members = gain, stretch
-    # Members at any places that had little noise in one part of their values, judged by the other part.
-    by = transcript.known.copy()
-    if axis == 0:
-        picking = np.zeros(transcript.pilot.size, dtype=bool)
-        picking[np.flatnonzero(transcript.pilot)[::2]] = True
-        by &= picking[:, None] & (transcript.first == 0)
-    else:
-        by[:, 1::2] = False
-    picked, tries = np.sum(transcript.squares, axis=axis, where=by), by.sum(axis=axis)
-    mean = np.where(tries > 0, picked / np.maximum(tries, 1), np.inf if axis else 0.0)
-    ranks = np.argsort(np.argsort(mean, kind="stable"))
-    sets = [ranks < k for k in (1, 4, 16, 64, 256, 1024) if k < n]
-    sets += [mean < share**2 * usual for share in (0.03, 0.3, 0.7)]
-    left, tries_left = power - picked, count - tries
-    usual_left = max(float(left.sum()) / max(tries_left.sum(), 1.0), 1e-300)
-    for some in sets:
-        gain = float(gains(left[some].sum(), tries_left[some].sum(), usual_left)) - np.log(len(sets))
-        if gain > best and not some.all():
-            best, members = gain, some
     return members
 
 
@@ -531,77 +484,41 @@ def _low_noise(transcript: Transcript, layers: Layers, *, axis: int, called: str
     return attack_with(transcript, check, sentence, scale=scales, chosen=chosen, usual=others)
 
 
-def _small_everywhere(transcript: Transcript, lone: _LoneCalls) -> Attack:
-    """Take the noise for normal, and as large everywhere as in the pilot; `NoiseStatistics` says it in a sentence."""
-    # What a normal distribution of this size would hide shows if the noise has another shape.
-    kurtosis, error = 1 + 2 * transcript.spread, math.sqrt(24 / transcript.pilot_noise.size)
-    sentence = ""
-    if kurtosis > 3 + 5 * error:
-        sentence = (
-            f"The noise is not Gaussian: it has heavy tails (kurtosis {kurtosis:.3g}; Gaussian noise has 3), and hides "
-            f"updates of one coordinate less than claimed although its standard deviation of {transcript.size:.3g} is "
-            "large enough."
-        )
-    attack = attack_with(transcript, Check.SIZE, sentence, usual=transcript.size)
-    quiet = lone.sizes[0]
-    if transcript.size < quiet and lone.differ(quiet, transcript.size):
-        sentence = (
-            f"The noise depends on the data: its standard deviation is {quiet:.3g} where the sum is zero, and "
-            f"{transcript.size:.3g} in sums of many updates."
-        )
-        return replace(attack, check=str(Check.SHAPE), sentence=sentence)
-    return attack
-
-
 # Has it a shape that protects?
 
 
-def _depends_on_input(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Look for noise that differs between inserted canaries and other places of the pilot."""
-    noise, inserted = transcript.pilot_noise, transcript.pilot_inserted
+def _odd_shape(transcript: Transcript, layers: Layers, *, beside: bool) -> Attack | None:
+    """Look for noise that differs `beside` updates; or that is bounded, of one sign, mostly tiny or heavy-tailed."""
+    noise, size, inserted = transcript.pilot_noise, transcript.size, transcript.pilot_inserted
     if inserted.all() or not inserted.any():  # few calls of few coordinates leave nothing to compare
         return None
-    there, beside = noise[inserted], noise[~inserted]
-    sizes = np.array([there.std(), beside.std()])
-    gain = _gain((sizes / transcript.size) ** 2, np.array([there.size, beside.size])).sum() / transcript.spread
-    if sizes.min() >= _WEAK * sizes.max() or gain <= _PLAIN:
-        return None
-    sentence = (
-        f"The noise depends on the input: {sizes[0]:.3g} where there is an update, {sizes[1]:.3g} where there is none."
-    )
-    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
-
-
-def _odd_shape(transcript: Transcript, layers: Layers) -> Attack | None:
-    """Look for noise that is bounded, has one sign, or is mostly tiny."""
-    noise, size, inserted = transcript.pilot_noise, transcript.size, transcript.pilot_inserted
-    if inserted.all() or not inserted.any():
-        return None
-    near = int(np.sum(np.abs(noise) < 0.1 * size))
+    sides = noise[inserted], noise[~inserted]
+    there, elsewhere = sizes = np.array([side.std() for side in sides])
+    gain = _gain((sizes / size) ** 2, np.array([side.size for side in sides])).sum() / transcript.spread
     low, high = noise.min() - _BEYOND * size, noise.max() + _BEYOND * size
     within = special.ndtr(high / size) - special.ndtr(low / size)
-    bounded = noise.size * np.log(within) < np.log(_BY_CHANCE)
-    if noise.min() >= 0 or noise.max() <= 0:
+    near = int(np.sum(np.abs(noise) < 0.1 * size))
+    kurtosis, usual = 1 + 2 * transcript.spread, 0.0
+    if beside:
+        if sizes.min() >= _WEAK * sizes.max() or gain <= _PLAIN:
+            return None
+        sentence = f"The noise depends on the input: {there:.3g} where there is an update, {elsewhere:.3g} where not."
+    elif noise.min() >= 0 or noise.max() <= 0:
         sentence = f"The noise is never {'negative' if noise.min() >= 0 else 'positive'}."
-    elif bounded:
+    elif noise.size * np.log(within) < np.log(_BY_CHANCE):
         sentence = f"The noise never exceeds {np.abs(noise).max() / size:.2g} standard deviations."
     # 0.08 of normal noise and 0.13 of Laplace noise are that small.
     elif near > 0.16 * noise.size and float(near_zero_p_value(near, noise.size, 0.1)) < _BY_CHANCE:
         sentence = f"{near / noise.size:.2g} of the noise is smaller than a tenth of its standard deviation."
+    elif kurtosis > 3 + 5 * math.sqrt(24 / noise.size):
+        usual = size  # a standard deviation that would be too small for Gaussian noise, too, is the plainer fault
+        sentence = (
+            f"The noise is not Gaussian: it has heavy tails (kurtosis {kurtosis:.3g}; Gaussian noise has 3), and hides "
+            f"single coordinates less than claimed although its standard deviation of {size:.3g} is large enough."
+        )
     else:
         return None
-    if not bounded:
-        return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript))
-    # What no noise of the pilot explains: outputs that are too large without an update, or too small with one. Which
-    # they are was settled before the test, so these are two thresholds, and there are no others.
-    above = transcript.target_outputs > high
-    below = transcript.target_outputs - transcript.target_values < low
-    coins = transcript.coins
-    guesses = CoinGuesses(
-        canaries=coins.size, accurate=0, right=[int(np.sum(above & coins)), int(np.sum(below & ~coins))],
-        wrong=[int(np.sum(above & ~coins)), int(np.sum(below & coins))], extremes=[], among_extremes=[],
-    )  # fmt: skip
-    return Attack(check=str(Check.SHAPE), sentence=sentence, guesses=guesses)
+    return attack_with(transcript, Check.SHAPE, sentence, scores=_density_scores(transcript), usual=usual)
 
 
 def _density_scores(transcript: Transcript) -> Floats:
@@ -657,56 +574,39 @@ def _repeated_values(transcript: Transcript, layers: Layers) -> Attack | None:
     return attack_with(transcript, Check.VALUES, sentence, scores=scores)
 
 
-class _LoneCalls:
-    """Calls with a sum of zero, and with one client alone.
+def _differ(calls: Transcript, one: float, other: float) -> bool:
+    """Whether two sizes of noise, of four calls each, differ by more than they do by chance, or than matters."""
+    low, high = sorted((one, other))
+    if low >= _WEAK * high:
+        return False
+    return bool(_gain((low / high) ** 2, 4 * (calls.coordinates.size - 1)) > _PLAIN * calls.spread)
 
-    Args:
-        mechanism: The mechanism.
-        dim: Number of coordinates.
-        calls: Other calls, which show the gain and the tails of the noise.
-        seed: Seed of the client's coordinates, and of the coins.
 
-    Attributes:
-        sizes: Sizes of the noise where the sum is zero, and beside a single client, as four calls show them.
-    """
+def _lone_calls(
+    mechanism: Callable[[Vector], Array], dim: int, calls: Transcript, seed: int, claim: Curve, rate: float
+) -> tuple[float, Attack | None]:
+    """Return the size of the noise where the sum is zero, and guess by it whether there is a client who is alone."""
+    rng = generator(seed, "aside", 1)
 
-    def __init__(self, mechanism: Callable[[Vector], Array], dim: int, calls: Transcript, seed: int) -> None:
-        self._mechanism, self._dim, self._calls, self._rng = mechanism, dim, calls, generator(seed, "aside", 1)
-        coins = self._rng.permutation(np.arange(8) % 2)
-        sizes = np.array([self._size(coin) for coin in coins])
-        self.sizes = [float(np.sqrt(np.mean(sizes[coins == coin] ** 2))) for coin in (0, 1)]
-
-    def _size(self, coin: int) -> float:
+    def size(coin: int) -> float:
         """Return the size of what a call releases at the coordinates where nobody sends anything."""
-        place, total = int(self._rng.integers(self._dim)), np.zeros(self._dim, dtype=np.float32)
+        place, total = int(rng.integers(dim)), np.zeros(dim, dtype=np.float32)
         total[place] = coin * MOST
-        released = np.delete(self._mechanism(total).astype(np.float64) / self._calls.gain, place)
+        released = np.delete(mechanism(total).astype(np.float64) / calls.gain, place)
         return float(np.sqrt(np.mean(np.square(np.clip(released, -1e60, 1e60)))))
 
-    def differ(self, one: float, other: float) -> bool:
-        """Whether two sizes of noise differ by more than they do by chance, or than matters."""
-        low, high = sorted((one, other))
-        return (
-            high > 0
-            and low < _WEAK * high
-            and bool(_gain((low / high) ** 2, 4 * (self._dim - 1)) > _PLAIN * self._calls.spread)
-        )
-
-    def attack(self, claim: Curve, rate: float) -> Attack | None:
-        """Guess from the size of the noise whether there is a client, in as many calls as refute the claim."""
-        quiet, beside = self.sizes
-        # If all guesses are right, so many refute the claim; a tenth of the rate is for how the tests share it.
-        number = math.ceil(1.2 * math.log(rate / 10) / math.log(highest_accuracy(claim)))
-        if not self.differ(quiet, beside) or number > min(_MOST_LONE, _MOST_DRAWN / self._dim):
-            return None
-        coins = self._rng.random(number) < 0.5
-        between = max(quiet, 1e-9 * beside) * max(beside, 1e-9 * quiet)
-        scores = np.sign([(self._size(coin) ** 2 - between) * (beside - quiet) for coin in coins])
-        sentence = (
-            f"The noise depends on the data: its standard deviation is {quiet:.3g} where the sum is zero, and "
-            f"{beside:.3g} beside a single update."
-        )
-        return Attack(check=str(Check.SHAPE), sentence=sentence, guesses=CoinGuesses.count(scores, coins))
+    coins = rng.permutation(np.arange(8) % 2)
+    sizes = np.array([size(coin) for coin in coins])
+    quiet, beside = (float(np.sqrt(np.mean(sizes[coins == coin] ** 2))) for coin in (0, 1))
+    # If all guesses are right, so many refute the claim; a tenth of the rate is for how the tests share it.
+    number = math.ceil(1.2 * math.log(rate / 10) / math.log(highest_accuracy(claim)))
+    if not _differ(calls, quiet, beside) or number > min(_MOST_LONE, _MOST_DRAWN / dim):
+        return quiet, None
+    coins = rng.random(number) < 0.5
+    between = max(quiet, 1e-9 * beside) * max(beside, 1e-9 * quiet)
+    scores = np.sign([(size(coin) ** 2 - between) * (beside - quiet) for coin in coins])
+    sentence = f"{_DEPENDS} {quiet:.3g} where the sum is zero, and {beside:.3g} beside a single update."
+    return quiet, Attack(check=str(Check.SHAPE), sentence=sentence, guesses=CoinGuesses.count(scores, coins))
 
 
 def _surrounding_calls(transcript: Transcript) -> Attack | None:
@@ -737,12 +637,16 @@ def _surrounding_calls(transcript: Transcript) -> Attack | None:
 
 _Attacks = Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]]
 
-_STRUCTURE: _Attacks = ((_small_seeds, 0.04), (_same_coordinates, 0.08), (_same_calls, 0.08))
+_STRUCTURE: _Attacks = (
+    (_small_seeds, 0.04),
+    (partial(_shared_noise, axis=0), 0.08),
+    (partial(_shared_noise, axis=1), 0.08),
+)
 _ATTACKS: _Attacks = (
-    (_depends_on_input, 0.06),
+    (partial(_odd_shape, beside=True), 0.06),
     (partial(_low_noise, axis=0), 0.08),
     (partial(_low_noise, axis=1), 0.06),
     (_repeated_values, 0.06),
-    (_odd_shape, 0.08),
+    (partial(_odd_shape, beside=False), 0.08),
 )
 """The attacks that need no further calls, each with its share of the false-alarm rate, the most telling first."""

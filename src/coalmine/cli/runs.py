@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -111,7 +112,8 @@ def sweep(
 ) -> None:
     """Run a settings file with several values and seeds, and draw ε against the first setting.
 
-    A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
+    Exit code 1 if a claim is refuted. A sweep that was stopped continues with the same command. More values or seeds
+    reuse the runs that are there.
     """
     from coalmine.report.charts import FORMATS, save
     from coalmine.results.io import results_to_dict
@@ -134,6 +136,12 @@ def sweep(
         console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))
         if seeds > 1 and len(swept.axes) > 1:
             console.say(f"means over seeds: `coalmine compare {swept.directory} --group-by {next(iter(swept.axes))}`")
+    for name, gate in swept.gates.items():
+        for about, reason in gate.reasons:
+            console.complain(f"{name}: {about}: {reason}")
+    _report_failures(swept.failures, bool(swept.refuted))
+    if swept.refuted:
+        raise typer.Exit(1)
 
 
 def log(
@@ -349,12 +357,16 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, track: st
     draw(out, as_json)
     if tracked is not None and not as_json:
         console.say(f"logged to {track}: {tracked.place}")
-    failures = [method.failure for method in finished.methods if method.failure]
-    if failures and not gate.failed:  # a claim that is refuted matters more
+    _report_failures([method.failure for method in finished.methods if method.failure], gate.failed)
+    return gate
+
+
+def _report_failures(failures: Sequence[str], refuted: bool) -> None:
+    """Say which methods have no result: as an error, unless a claim is refuted, which matters more."""
+    if failures and not refuted:
         raise InputError("; ".join(failures))
     for failure in failures:
         console.complain(failure)
-    return gate
 
 
 def draw(directory: Path, as_json: bool) -> None:

@@ -36,8 +36,8 @@ SCHEMA = 3
 MANIFEST = "manifest.json"
 
 # What nobody but the owner of a training knows: its data, the people in it, the model, how well that works, what it is
-# for, who curates the data, what is released, and who made the audit.
-FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor")
+# for, who curates the data, what is released, and who made the audit. The label is for `coalmine compare --group-by`.
+FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor", "label")
 
 
 def results_to_dict(results: Sequence[Result], **more: Any) -> dict[str, Any]:

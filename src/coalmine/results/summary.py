@@ -139,7 +139,7 @@ def verdict_sentence(result: Result) -> str:
         assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
-    power = "" if test.detectable_noise is None else f" This audit would have detected {_detectable(claim, test)}."
+    power = "" if test.detectable_noise is None else f" {_power_sentence(claim, test)}"
     if result.verdict is Verdict.TOO_WEAK:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:
@@ -150,8 +150,8 @@ def verdict_sentence(result: Result) -> str:
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
 
 
-def _detectable(claim: Claim, test: ClaimTest) -> str:
-    """Say what the test would have detected, and how sure that is if nobody knows how strong the attack is."""
+def _power_sentence(claim: Claim, test: ClaimTest) -> str:
+    """Say what the test would have detected: a range, where only the scores show how strong the attack is."""
 
     def at(share: float) -> str:
         if claim.least_noise is not None:
@@ -160,11 +160,11 @@ def _detectable(claim: Claim, test: ClaimTest) -> str:
         return f"ε = {claim.epsilon / share:.3g}"
 
     assert test.detectable_noise is not None
-    detected, worst = f"{at(test.detectable_noise)} (80% power)", test.detectable_at_worst
+    detected, worst = f"would have detected {at(test.detectable_noise)} (80% power)", test.detectable_at_worst
     if worst is None or f"{worst:.2g}" == f"{test.detectable_noise:.2g}":
-        return detected
-    weakest = at(worst) if worst else "nothing"
-    return f"{detected} if the attack is as strong as its scores allow, and {weakest} if it is as weak"
+        return f"This audit {detected}."
+    weakest = f"only {at(worst)}" if worst else "nothing"
+    return f"At best, this audit {detected}; at worst, {weakest}: its scores leave open how strong the attack is."
 
 
 def _remedy(result: Result, test: ClaimTest, half: str) -> str:

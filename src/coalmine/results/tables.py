@@ -95,6 +95,33 @@ def shown_results(results: Sequence[Result]) -> list[Result]:
     return [max(_deciding(several), key=_telling) for several in variants.values()]
 
 
+def side_by_side(runs: Sequence[Sequence[Result]]) -> list[tuple[str, list[Result | None]]]:
+    """Return what several runs can be compared by: a title, and the result of each run, or None if it has none.
+
+    Results are matched by method and label. Of the variants of an attack, one stands for all against each claim: that
+    which shows most in any run. A run without it is represented by its own most telling variant.
+    """
+    rows: dict[tuple[str, str], list[dict[str, Result]]] = {}
+    for i, results in enumerate(runs):
+        claims = sorted({result.numbers["claimed_epsilon"] or 0.0 for result in results if result.variant})
+        for result in results:
+            about = attack = result.label
+            if result.variant:
+                # The claim may differ between runs, so its place among those of its run says which is meant.
+                epsilon = result.numbers["claimed_epsilon"] or 0.0
+                about = f"{result.unit.name}, claim {claims.index(epsilon)}"
+                attack = result.label.replace(f", ε = {epsilon:g}", "")
+            rows.setdefault((result.method, about), [{} for _ in runs])[i].setdefault(attack, result)
+    matched = []
+    for (method, _), row in rows.items():
+        _, chosen = max((_telling(result), attack) for attacks in row for attack, result in attacks.items())
+        strongest = [attacks.get(chosen) or max(attacks.values(), key=_telling, default=None) for attacks in row]
+        labels = {result.label for result in strongest if result is not None}
+        title = chosen if all(chosen in attacks for attacks in row if attacks) else "strongest attack"
+        matched.append((f"{method}, {labels.pop() if len(labels) == 1 else title}", strongest))
+    return matched
+
+
 def share_of_claim(result: Result) -> float:
     """Return the bound as a share of what the claim promises to the canaries; 0 without a finite claim."""
     most, bound = None if result.tested is None else result.tested.epsilon, result.numbers["lower_bound"]

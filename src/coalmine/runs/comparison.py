@@ -18,10 +18,11 @@ from coalmine.arrays import Floats
 from coalmine.config import dotted
 from coalmine.errors import InputError, check_kind, did_you_mean
 from coalmine.files import parse_toml, write_text
+from coalmine.results import summary
 from coalmine.results.directory import REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.io import SavedRun, read_run_directory
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped
+from coalmine.results.tables import EVIDENCE, Group, Table, as_frame, evidence_cells, grouped, side_by_side
 
 DIFFERS, WITHIN = "scores differ beyond noise (95%)", "within noise"
 
@@ -82,12 +83,14 @@ class Row:
 
     Args:
         run: Name of the run or group.
+        title: What is compared, such as ``"one-shot, updates"``.
         results: The result of each run.
         difference: How it differs from the first run, or from the first group: mean best guess minus that of the first
             group, with its 95% confidence interval; where a run has no best guess, the same of their lower bounds.
     """
 
     run: str
+    title: str
     results: Sequence[Result]
     difference: str = ""
 
@@ -153,12 +156,13 @@ class Comparison:
             )
         judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
         if not judged:
-            return "Nothing could be compared: the runs share no method and view with saved scores."
+            return "No two results could be compared with each other: the last column says why."
         different = sum(row.difference == DIFFERS for row in judged)
         return (
-            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Each has a "
-            f"false-alarm rate of about 5%, so about {0.05 * len(judged):.2g} would differ by chance. Noise means "
-            "that of the canaries' scores, not of another training. Estimates are compared, not bounds."
+            f"{different} of {summary.plural(len(judged), 'comparison')} with the first run "
+            f"{'shows' if different == 1 else 'show'} a difference beyond noise; about {0.05 * len(judged):.2g} would "
+            "by chance. We compare how far inserted canaries lie above held-out ones, not bounds or verdicts. Noise is "
+            "that of these scores; another training with the same settings may differ more."
         )
 
     @property
@@ -188,7 +192,7 @@ class Comparison:
 
         panels: dict[str, list[Row]] = {}
         for row in self.rows:
-            panels.setdefault(f"{row.result.method}, {row.view} ({row.result.unit.name})", []).append(row)
+            panels.setdefault(f"{row.title} ({row.result.unit.name})", []).append(row)
         if not self._grouped:
             groups = []
             for title, rows in panels.items():
@@ -293,7 +297,8 @@ def compare(
             mapping names them.
         groups: The name of each run's group. Groups are compared by their means and spreads.
         by: What the names of groups are values of, for the figure.
-        only: Compare results whose method and view, such as ``"one-shot, updates"``, contain this text.
+        only: Compare results whose method and view, such as ``"one-shot, updates"``, contain this text. Of the
+            variants of an attack, such as the crafters of the LDP audit, the strongest stands for all.
 
     Raises:
         InputError: If there are fewer than two runs or groups, one run is given twice, there are not as many names of
@@ -322,21 +327,16 @@ def compare(
         names = list(groups)
         if len(saved) != len(names) or len(set(names)) < 2:
             raise InputError(f"{len(saved)} runs take as many names of two or more groups, got {names}")
-    # Results are matched by method and label; of several with the same in one run, by their order.
-    matched: dict[tuple[str, str, int], dict[str, list[Result]]] = {}
-    for name, run in zip(names, saved, strict=True):
-        seen: list[tuple[str, str]] = []
-        for result in run.results:
-            key = (result.method, result.label)
-            if only not in ", ".join(key):
-                continue
-            matched.setdefault((*key, seen.count(key)), {}).setdefault(name, []).append(result)
-            seen.append(key)
+    matched = side_by_side([[result for result in run.results if only in result.name] for run in saved])
     if not matched:
         raise InputError(f"no result has {only!r} in its method and view")
     rows = []
-    for by_name in matched.values():
-        first, *others = (Row(run=name, results=results) for name, results in by_name.items())
+    for title, results in matched:
+        by_name: dict[str, list[Result]] = {}
+        for name, result in zip(names, results, strict=True):
+            if result is not None:
+                by_name.setdefault(name, []).append(result)
+        first, *others = (Row(run=name, title=title, results=several) for name, several in by_name.items())
         rows += [first, *(replace(other, difference=_difference(first, other)) for other in others)]
     settings = _settings(saved) if groups is None else []
     return Comparison(runs=list(dict.fromkeys(names)), settings=settings, rows=rows, by=by)
@@ -406,11 +406,11 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
 
 def _difference(first: Row, second: Row) -> str:
     """Say whether two runs differ by more than noise, or by how much two groups of runs differ."""
+    deltas = {None if result.bound is None else result.bound.delta for row in (first, second) for result in row.results}
+    if len(deltas) > 1:
+        return "not compared: different δ"
     if len(first.results) > 1 or len(second.results) > 1:
         return _welch(first, second)
-    deltas = [None if row.result.bound is None else row.result.bound.delta for row in (first, second)]
-    if deltas[0] != deltas[1]:
-        return "not compared: different δ"
     one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
         return "not compared: no scores, too few, or constant"
@@ -436,7 +436,11 @@ def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _settings_of(run: SavedRun) -> dict[str, str]:
-    """Return the settings of a run by name; results that an own loop saved have those of their audits."""
+    """Return the settings of a run by name; results that an own loop saved have audits, claims and facts instead."""
     if run.config is not None:
         return dict(dotted(parse_toml(run.config, run.path / "config.toml")))
-    return {f"{result.method}.{key}": str(value) for result in run.results for key, value in result.config.items()}
+    settings = {f"{result.method}.{key}": str(value) for result in run.results for key, value in result.config.items()}
+    claims = [result.claim.to_dict() for result in run.results if result.claim is not None]
+    for key in claims[0] if claims else ():
+        settings[f"claim.{key}"] = ", ".join(dict.fromkeys(str(claim[key]) for claim in claims))
+    return settings | {f"facts.{key}": value for key, value in run.facts.items()}

@@ -20,10 +20,11 @@ from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
 from coalmine.results import summary
 from coalmine.results.directory import REPORT
+from coalmine.results.gate import Gate, judge
 from coalmine.results.io import read_run_directory, results_to_dict
 from coalmine.results.result import Result, in_json
-from coalmine.results.tables import EVIDENCE, Table, evidence_cells, shown_results
-from coalmine.results.verdict import CHECK_RATE
+from coalmine.results.tables import EVIDENCE, Table, evidence_cells, side_by_side
+from coalmine.results.verdict import CHECK_RATE, Verdict
 from coalmine.runs.comparison import as_number, write_index
 from coalmine.runs.running import RUNS, check, run
 from coalmine.runs.settings import RunSettings, run_from_text
@@ -39,11 +40,13 @@ class SweptResult:
 
     Args:
         point: The values of the swept settings by name, as texts; with several seeds also ``"seed"``.
+        title: What is compared, such as ``"one-shot, updates"``.
         result: The result.
         directory: The run directory.
     """
 
     point: Mapping[str, str]
+    title: str
     result: Result
     directory: Path
 
@@ -68,15 +71,18 @@ class Sweep:
 
     Args:
         axes: The values of each swept setting, the first of which is the x-axis of the figure.
-        rows: The results of all runs: of those with one claim, the one that is closest to it.
+        rows: The results that can be compared, those of all runs beside one another: of the variants of an attack, such
+            as the crafters of the LDP audit, the one that shows most against each claim.
+        gates: What `coalmine.results.gate.judge` says of all results of each run, by the run's name.
         directory: The directory that holds the runs.
-        by_chance: How many results, shown or not, would be refuted by chance on average if all claims were true.
+        failures: Which methods have no result, and why.
     """
 
     axes: Mapping[str, Sequence[str]]
     rows: Sequence[SweptResult]
+    gates: Mapping[str, Gate]
     directory: Path
-    by_chance: float
+    failures: Sequence[str] = ()
 
     @property
     def table(self) -> Table:
@@ -86,22 +92,31 @@ class Sweep:
 
     @property
     def sentence(self) -> str:
-        """How many claims were refuted, and how many would be by chance."""
-        tests = [(row.result, row.result.claim_test) for row in self.rows if row.result.claim_test is not None]
-        runs = len({row.directory for row in self.rows})
-        if not tests:
-            return f"{summary.plural(runs, 'run')} without a claim to test."
-        refuted = sum(result.refuted for result, _ in tests)
+        """How many runs refute a claim, and how many would by chance."""
+        runs = summary.plural(len(self.gates), "run")
+        judgments = [judgment for gate in self.gates.values() for judgment in gate.judgments]
+        if not any(judgment.result.claim_test for judgment in judgments):
+            return f"{runs} without a claim to test."
+        by_chance = sum(gate.false_alarm_rate for gate in self.gates.values())
+        by_chance += CHECK_RATE * sum(bool(judgment.result.checks) for judgment in judgments)
+        alone = sum(judgment.result.refuted for judgment in judgments if judgment.verdict is not Verdict.REFUTED)
+        refuted = len(self.refuted)
         return (
-            f"{summary.plural(runs, 'run')}: {refuted} of {summary.plural(len(tests), 'claim')} refuted. Each test has "
-            f"its own false-alarm rate, so on average up to {self.by_chance:.2g} would be refuted by chance if all "
-            "were true."
+            f"{runs}, of which {refuted} {'has' if refuted == 1 else 'have'} a refuted claim. If all claims were "
+            f"true, up to {by_chance:.2g} would have one by chance, on average."
+            + f" Without the others of its run, {summary.plural(alone, 'more result')} would be refuted."
+            * bool(alone)
         )
+
+    @property
+    def refuted(self) -> list[str]:
+        """Names of the runs with a refuted claim."""
+        return [name for name, gate in self.gates.items() if gate.failed]
 
     def plot(self) -> Any:
         """Return an altair chart: ε against the first swept setting, with the claim's curve.
 
-        Methods, views, and values of further settings have a panel each (`coalmine.report.charts.by_setting`).
+        What is compared has a panel, and so have values of further settings (`coalmine.report.charts.by_setting`).
         """
         from coalmine.report import charts
 
@@ -110,14 +125,15 @@ class Sweep:
         panels: dict[str, list[tuple[Any, str, Result]]] = {}
         for row in self.rows:
             others = [f"{key} = {value}" for key, value in row.point.items() if key not in (first, _SEED)]
-            title = ", ".join([row.result.method, row.result.label, *others])
+            title = ", ".join([row.title, *others])
             panels.setdefault(title, []).append((as_number(row.point[first]), row.directory.name, row.result))
         return charts.as_altair(charts.by_setting(panels, x=name))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sweep, ready for JSON."""
         settings = {name: [as_number(value) for value in values] for name, values in self.axes.items()}
-        return {"sentence": self.sentence, "settings": settings, "rows": [row.to_dict() for row in self.rows]}
+        rows = [row.to_dict() for row in self.rows]
+        return {"sentence": self.sentence, "settings": settings, "refuted": self.refuted, "rows": rows}
 
     def __str__(self) -> str:
         """The table, and what it says."""
@@ -168,19 +184,19 @@ def sweep(
             with _naming(cell):
                 check(cell.settings)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
-    for _ in track(runs, "runs", total=len(cells)):
-        pass
+    failures = [reason for _, reasons in track(runs, "runs", total=len(cells)) for reason in reasons]
     axes: dict[str, list[str]] = {}
-    rows, by_chance = [], 0.0
     for cell in cells:
         for name, value in cell.point.items():
             axes[name] = list(dict.fromkeys([*axes.get(name, []), value]))
-        results = read_run_directory(cell.directory).results
-        for result in results:
-            if result.claim_test is not None:
-                by_chance += 1 - (result.claim_test.confidence or 1.0) + CHECK_RATE * bool(result.checks)
-        rows += [SweptResult(point=cell.point, result=r, directory=cell.directory) for r in shown_results(results)]
-    swept = Sweep(axes=axes, rows=rows, directory=directory, by_chance=by_chance)
+    results = [read_run_directory(cell.directory).results for cell in cells]
+    rows = []
+    for title, compared in side_by_side(results):
+        for cell, result in zip(cells, compared, strict=True):
+            if result is not None:
+                rows.append(SweptResult(point=cell.point, title=title, result=result, directory=cell.directory))
+    gates = {cell.directory.name: judge(found) for cell, found in zip(cells, results, strict=True)}
+    swept = Sweep(axes=axes, rows=rows, gates=gates, failures=failures, directory=directory)
     write_json(directory / SUMMARY, results_to_dict([], sweep=swept.to_dict()))
     write_index(directory)
     return swept
@@ -248,14 +264,15 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
     return cells
 
 
-def _run(cell: _Cell) -> None:
-    """Run to the end, and draw the report."""
+def _run(cell: _Cell) -> list[str]:
+    """Run to the end, and draw the report; return why methods have no result."""
     from coalmine.report.page import write_report
 
     with _naming(cell):
-        run(cell.settings, out=cell.directory)
+        finished = run(cell.settings, out=cell.directory)
         if not (cell.directory / REPORT).is_file():  # drawing takes longer than reading a finished run
             write_report(cell.directory)
+    return [f"{cell.directory.name}: {method.failure}" for method in finished.methods if method.failure]
 
 
 def _text(value: Any) -> str:

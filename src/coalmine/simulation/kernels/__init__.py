@@ -179,9 +179,10 @@ def _start_worker(data: FederatedData, kernel: Kernel, seed: int, model: Tensor,
     """Prepare a worker process."""
     global _in_process  # noqa: PLW0603
     _in_process = ClientWork(data, kernel, seed=seed, workers=1), model
-    # A terminal or a batch system may send these to all processes: the parent decides when to stop.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C goes to all processes of a terminal, and the parent decides when to stop. If one worker is killed, the pool
+    # ends the others by SIGTERM: they may wait for a lock that it held.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     end_with(parent)  # its death closes no pipe, because sibling processes hold the other end too
 
