@@ -150,7 +150,8 @@ def audited(
 ):
     first = ArrayRecord({key: Array(np.asarray(value)) for key, value in (arrays or model()).items()})
     audit = OneShot(Layout.of(first).dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round")
-    grid = CanaryGrid(LocalGrid(app(examples, change, mods), nodes=CLIENTS), audit, clip_norm=CLIP, mods=mods, length=length)
+    nodes = LocalGrid(app(examples, change, mods), nodes=CLIENTS)
+    grid = CanaryGrid(nodes, audit, clip_norm=CLIP, mods=mods, length=length)
     settings = {"fraction_train": 1.0, "fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     strategy = outside(wrapper(inner(**settings), 1.0, CLIP, CLIENTS + 2 * CANARIES))
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
@@ -271,7 +272,7 @@ def test_a_patched_method_is_refused_and_leaves_the_strategy_alone(outside):
         strategy = Outside(private, momentum)
         layer = strategy if outside else private
         original = layer.aggregate_train
-        layer.aggregate_train = lambda server_round, replies: original(server_round, replies)
+        layer.aggregate_train = lambda server_round, replies: original(server_round, list(replies))
         made.append(strategy)
         return strategy
 
@@ -395,3 +396,23 @@ def test_a_replay_leaves_strategy_and_random_numbers_alone(monkeypatch):
     monkeypatch.setattr(StrategyChecks, "replay", lambda *_: None)
     without = audited()
     assert np.array_equal(with_replay.scores.members, without.scores.members)
+
+
+@pytest.mark.parametrize(("rate", "refuted"), [(0.1, False), (0.2, True)])
+def test_momentum_inside_the_wrapper_adds_up_over_rounds(rate, refuted):
+    """A client in all rounds moves the model rate / (1 - 0.9) times as far as without momentum, and the noise is 1."""
+
+    def build(**settings):
+        return FedAvgM(**settings, server_learning_rate=rate, server_momentum=0.9)
+
+    sentences = [finding.sentence for finding in audited(inner=build).bugs]
+    assert any("FedAvgM" in sentence and "19 rounds before" in sentence for sentence in sentences) is refuted
+    assert refuted or not sentences
+
+
+def test_replay_can_leave_out_what_flower_trusts_nodes_with():
+    small = ArrayRecord({"weight": Array(np.zeros((30, 20), np.float32))})
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 2.0, 0.5, 9)
+    assert "weighted_by=None" in str(replay_strategy(private, small, options=ReplayOptions(quick=True)))
+    honest = ReplayOptions(dropouts=False, quick=True)
+    assert replay_strategy(private, small, weighted_by=None, options=honest).ok

@@ -279,6 +279,7 @@ def _truth(tests: ClaimTests, claim: Claim, copies: int, share: float, strength:
         share: Share of the claimed noise.
         strength: How far the attack separates members with all of the claimed noise.
     """
+
     def log_allowed(exponent: float) -> float:
         low, part = math.floor(exponent), exponent % 1.0
         ends = [_allowed(tests, claim, copies, RATIO ** (low + i)) for i in range(1 + (part > 0))]

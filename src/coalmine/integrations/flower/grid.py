@@ -244,7 +244,8 @@ class CanaryGrid(Grid):
             )
         shorter = 1 - 2 * step / unit
         if self._hosts:
-            return list(self.inner.send_and_receive(self._requests(asked, planted, shorter * self._length, step), timeout=timeout))
+            requests = self._requests(asked, planted, self._length * shorter, step)
+            return list(self.inner.send_and_receive(requests, timeout=timeout))
         # Held-out canaries all send the same arrays.
         models = dict.fromkeys(asked, layout.nudged(model, step))
         for audit, contribution in planted.items():

@@ -49,6 +49,10 @@ _CLIPPING_MODS = {
 
 # Replies come from a network, so that clients may send anything.
 _HOSTILE = ReplayOptions(hostile=True)
+_DEFAULTS = (
+    "Strategies such as plain FedAvg weight clients by num-examples, divide by those that reply and let NaN through. "
+    "Leave out what cannot happen: weighted_by=None, ReplayOptions(dropouts=False, hostile=False)."
+)
 
 
 def replay_strategy(
@@ -59,7 +63,7 @@ def replay_strategy(
     mods: Sequence[Any] = (),
     clip_norm: float | None = None,
     noise_multiplier: float | None = None,
-    weighted_by: str = _EXAMPLES,
+    weighted_by: str | None = _EXAMPLES,
     options: ReplayOptions = _HOSTILE,
 ) -> Replay:
     """Replay rounds of a Flower strategy with and without one client.
@@ -78,9 +82,10 @@ def replay_strategy(
         mods: Mods of the ClientApp, such as ``fixedclipping_mod``, which all replies go through.
         clip_norm: The claimed clip norm; by default the wrapper's.
         noise_multiplier: The claimed noise multiplier; by default the wrapper's.
-        weighted_by: Key of the number of examples among the metrics of a reply.
+        weighted_by: Key of the number of examples among the metrics of a reply; None if all clients send the same.
         options: What is tried, and what counts as a bug. By default replies that no honest client sends do, since they
-            come from a network. The divisor is the number of clients.
+            come from a network. The divisor is the number of clients. If clients show in a later round, one that takes
+            part in 20 of them is tried, too.
 
     Returns:
         The findings, and how far each client moved the model.
@@ -114,7 +119,10 @@ def replay_strategy(
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
     options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm)
     with untouched(strategy):
-        return replay(release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options)
+        result = replay(
+            release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options
+        )
+    return replace(result, about=_DEFAULTS)
 
 
 class WrapperOutput:
@@ -157,7 +165,7 @@ class StrategyRelease:
         model: The model before the first round.
         nodes: Number of nodes; those without a client never reply.
         mods: Mods that replies go through.
-        weighted_by: Key of the number of examples.
+        weighted_by: Key of the number of examples; None if all send the same.
         metrics: Other metrics of all replies.
         asked: The message that all clients reply to in the middle of the first round. The strategy configures no
             rounds then: all of them have the same model, so that only the strategy remembers clients.
@@ -168,7 +176,7 @@ class StrategyRelease:
 
     def __init__(
         self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
-        weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
+        weighted_by: str | None = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
     ) -> None:  # fmt: skip
         self._strategy, self._model, self._asked, self._number = copied_strategy(strategy), model, asked, 0
         self._output = WrapperOutput(self._strategy)
@@ -230,7 +238,8 @@ class StrategyRelease:
             # Clients send models. Arrays that the model lacks are sent as they are.
             moved = before[key].numpy() + part if key in before else part
             arrays[key] = Array(np.asarray(moved).astype(np.asarray(part).dtype))
-        metrics = MetricRecord({**self._metrics, self._weighted_by: client.examples})
+        examples = {self._weighted_by: client.examples} if self._weighted_by else {_EXAMPLES: 1}
+        metrics = MetricRecord({**self._metrics, **examples})
         content = RecordDict({name: ArrayRecord(arrays), "metrics": metrics})
         context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
         return through_mods(self._mods, content, message, context)
