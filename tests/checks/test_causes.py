@@ -31,7 +31,7 @@ def audited(noise=None, *, clips=True, scale=1.0, norm=10.0, states_divisor=True
 def test_canaries_that_arrive_too_long_point_to_clipping():
     text = str(audited(clips=False, norm=3.0))
     assert re.search(
-        r"Canaries count for at least [23](\.\d+)? clip norms, by the stated divisor: look at clipping", text
+        r"Canaries count for at least (1\.9|2)\d* clip norms, by the stated divisor: look at clipping", text
     )
     assert "missing noise" not in text
 

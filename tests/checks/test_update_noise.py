@@ -9,8 +9,8 @@ import pytest
 
 from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
-from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings, shape_findings
-from coalmine.checks.update_record import NoiseRecord, largest_roundings
+from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
+from coalmine.checks.update_record import NoiseRecord, largest_rounding
 from coalmine.checks.update_shares import NoiseFloor
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
@@ -26,12 +26,11 @@ ROUNDS, LEVEL = 20, 2e-4
 def known(record, noise_multiplier):
     """Return the floor where the claimed noise in the record is known exactly, without any canaries."""
     bins, tensors = record.bins, len(record.layers.names)
-    noise = np.full((bins, tensors), float(noise_multiplier))
-    sizes = np.tile(record.layers.sizes / record.layers.dim, (bins, 1))
+    noise = np.repeat(noise_multiplier / record.norms[:, None], tensors, axis=1)  # in units of each update
+    claimed = np.full(bins, float(noise_multiplier))
     return NoiseFloor(
-        noise_multipliers=noise[:, 0], typical=noise, slack=np.ones(tensors), of_round=noise[:, 0], weights=sizes,
-        relative=np.ones(tensors), whole=noise[:, 0], news=np.zeros(bins), precision=np.zeros(bins), length=0.0,
-    )  # fmt: skip
+        noise_multipliers=claimed, typical=noise, slack=np.ones(tensors), of_round=noise, carried=1.0, length=0.0
+    )
 
 
 def part(name):
@@ -46,7 +45,7 @@ def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed
     for t in range(rounds):
         direction = rng.normal(size=LAYERS.dim)
         update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
-        record.add(t, (0.25 * update).astype(np.float32), 0.25, 0.0)
+        record.add(t, (0.25 * update).astype(np.float32), np.zeros(LAYERS.dim, np.float32), norm=4.0)
     return [f.sentence for f in noise_findings(record, known(record, claimed_noise), level)]
 
 
@@ -149,10 +148,8 @@ BUGS = {
     "a bias whose noise is frozen": (frozen_bias, "The noise of fc1.bias in round 1 repeats"),
     "one draw per row": (one_draw_per_row, "Neighboring coordinates of fc1.weight"),
     "the same rows": (same_rows, "The rows of fc1.weight"),
-    "a quarter, four times": (a_quarter_four_times, "Parts of the update get the same noise"),
-    "mirrored": (mirrored, "Parts of the update get the same noise"),
-    "uniform noise": (uniform, "in places 4 standard deviations wide"),
-    "random signs": (random_signs, "of Gaussian noise at most"),
+    "a quarter, four times": (a_quarter_four_times, "Parts of fc1.weight get the same noise"),
+    "mirrored": (mirrored, "Parts of fc1.weight get the same noise"),
     "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
 }
 
@@ -206,32 +203,11 @@ def test_false_alarms_stay_below_the_level():
         rng = np.random.default_rng(seed)
         record = NoiseRecord(layers, 10, seed)
         for t in range(10):
-            record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
+            record.add(t, rng.normal(size=layers.dim).astype(np.float32), np.zeros(layers.dim, np.float32), norm=1.0)
         checks = {f.check for f in noise_findings(record, known(record, 1.0), 0.3)}
         alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
-
-
-@pytest.mark.parametrize("signal", [0.0, 1.0, 4.0])
-def test_the_shape_of_correct_noise_alarms_at_most_as_often_as_the_level_says(signal):
-    """150 trainings, with a signal that repeats: exceeding 0.3 by 4 standard errors has probability 3e-5."""
-    alarms = 0
-    for seed in range(150):
-        rng = np.random.default_rng(seed)
-        rows = signal * rng.normal(size=60) + rng.normal(size=(10, 60))
-        alarms += bool(shape_findings(rows, np.ones_like(rows), 0.0, 0.3))
-    assert alarms / 150 <= 0.3 + 4 * 0.037
-
-
-def test_no_set_is_likelier_than_an_interval_around_zero():
-    """What the check of the shape rests on: sets of measure m, signals and more noise do not exceed 2 Φ(m/2) − 1."""
-    grid = np.arange(-12, 12, 0.01) + 0.005
-    for shift, sigma in ((0.0, 1.0), (0.7, 1.0), (0.0, 1.6), (-3.0, 2.5)):
-        masses = np.sort(np.exp(-((grid - shift) ** 2) / (2 * sigma**2)) * 0.01 / (sigma * math.sqrt(2 * math.pi)))
-        for measure in (0.1, 1.0, 4.0):
-            likeliest = masses[::-1][: round(measure / 0.01)].sum()
-            assert likeliest <= math.erf(measure / 2 / math.sqrt(2)) + 1e-4
 
 
 def test_the_energy_test_is_exact_without_signal_and_conservative_with_any():
@@ -271,7 +247,7 @@ def test_rounding_is_taken_into_account():
     record = NoiseRecord(LAYERS, 5, 0)
     for t in range(5):
         update = rng.normal(size=LAYERS.dim)
-        record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), 1.0, 0.025)
+        record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), np.zeros(LAYERS.dim, np.float32), norm=1.0)
     assert noise_findings(record, known(record, 1.0), 0.05) == []
 
 
@@ -326,31 +302,25 @@ def test_a_tensor_of_zeros_is_not_released_nor_taken_for_half_precision():
     assert [sentence[:4] for sentence in observed(partial(bare, released=5_000), **settings)] == ["norm"]
 
 
-def test_the_precision_of_each_tensor_is_its_own_however_small_it_is():
-    """Some have less than the 64 numbers that are looked at first, and one shows its single precision after them."""
-    rng = np.random.default_rng(0)
-    late = np.concatenate([rng.normal(size=100).astype(np.float16), rng.normal(size=100)], dtype=np.float32)
-    few = np.array([0.5, 1.0, 1.5], dtype=np.float32)
-    tensors = {
-        "half": (rng.normal(size=10).astype(np.float16).astype(np.float32), np.float16),
-        "single": (rng.normal(size=10).astype(np.float32), np.float32),
-        "late": (late, np.float32),
-        "few": (few, np.float32),
-        "half again": (rng.normal(size=70).astype(np.float16).astype(np.float32), np.float16),
-        "zeros": (np.zeros(20, dtype=np.float32), np.float32),
-    }
-    sizes = [len(tensor) for tensor, _ in tensors.values()]
-    roundings = largest_roundings(
-        np.concatenate([tensor for tensor, _ in tensors.values()]), np.cumsum([0, *sizes[:-1]])
-    )
-    for rounding, (tensor, precision) in zip(roundings, tensors.values(), strict=True):
-        assert rounding == float(np.spacing(precision(np.abs(tensor).max()))) / 2
+@pytest.mark.parametrize("precision", [np.float16, to_bfloat16])
+def test_the_coarsest_tensor_says_how_far_rounding_moved_numbers(precision):
+    """The step of numbers within a factor of two of the largest one, or half of that across a power of two."""
+    values, tensors = np.random.default_rng(0).normal(size=2000).astype(np.float32), np.repeat([0, 1], 1000)
+    assert largest_rounding(values, tensors) == np.spacing(np.abs(values).max()) / 2
+    values[:1000] = precision(values[:1000])
+    step = np.abs(values[:1000]).max() * 2.0 ** (-11 if precision is np.float16 else -8)
+    assert step / 2 < largest_rounding(values, tensors) <= 2 * step
+
+
+def test_a_few_numbers_are_on_no_grid():
+    for values in ([0.5, 1.0, 1.5], [0.0] * 20, [-1.0, 1.0] * 500):
+        assert largest_rounding(np.array(values, np.float32), np.zeros(len(values))) < 1e-6
 
 
 def test_numbers_of_almost_the_same_size_are_on_no_grid():
     """All gaps between them are too small for the step of a grid."""
     update = (1 + 1e-5 * np.random.default_rng(0).standard_normal(1000)).astype(np.float32)
-    assert largest_roundings(update, np.array([0])) == np.spacing(update.max()) / 2
+    assert largest_rounding(update, np.zeros(1000)) == np.spacing(update.max()) / 2
 
 
 @pytest.mark.parametrize("step", [0.001, 0.01, 0.04, 0.2, 0.3])
@@ -373,17 +343,9 @@ def test_a_grid_from_the_least_to_the_largest_number_is_recognized():
         step = np.ptp(update) / 15
         return (update.min() + step * np.round((update - update.min()) / step)).astype(np.float32)
 
-    rounding = largest_roundings(quantized(np.random.default_rng(0).normal(size=20_200), 0.0), np.array([0, 20_000]))
+    rounding = largest_rounding(quantized(np.random.default_rng(0).normal(size=20_200), 0.0), np.zeros(20_200))
     assert rounding == pytest.approx(0.53, abs=0.05)
     assert observed(quantized, layers={"fc": 20_000, "norm": 200}, divisor=30.0, clip_norm=1.0, rounds=10) == []
-
-
-def test_coarse_noise_on_updates_that_were_not_rounded_is_a_finding():
-    signal = np.random.default_rng(1).normal(0, 0.01 / 30, 20_000)
-    assert observed(
-        lambda noise, canaries: (np.round(noise / (0.2 / 30)) * (0.2 / 30) + signal + canaries).astype(np.float32),
-        layers={"fc": 20_000}, divisor=30.0, clip_norm=1.0, rounds=10,
-    )  # fmt: skip
 
 
 def test_noise_in_proportion_to_clip_norms_of_tensors_is_a_bug_only_with_one_clip_norm_for_all():
@@ -576,6 +538,6 @@ def test_a_saved_state_has_the_same_findings():
 def test_a_noise_schedule_is_compared_round_by_round():
     claim = Claim(noise_schedule=[(1.0, 3), (0.5, 3)], delta=1e-5)
     halved = lambda rng, t, m: fresh(rng, t, m) * (1 if t < 3 else 0.5)  # noqa: E731
-    assert not audit_loop(halved, claim=claim).findings
+    assert not audit_loop(halved, claim=claim, canaries=400).findings
     reversed_order = lambda rng, t, m: fresh(rng, t, m) * (0.5 if t < 3 else 1)  # noqa: E731
-    assert audit_loop(reversed_order, claim=claim).bugs
+    assert audit_loop(reversed_order, claim=claim, canaries=400).bugs

@@ -60,13 +60,6 @@ def test_scores_of_a_run_can_be_estimated_again(run, tmp_path):
     assert "one-run" in out
 
 
-def test_settings_are_listed_with_defaults(run):
-    code, out, _ = run("audit", "one-shot", "--settings")
-    assert code == 0
-    for key in ("canaries", "participation", "client.learning_rate", "noise_multiplier", "poisson:0.5"):
-        assert key in out
-
-
 def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
     code, out, _ = run(
         "audit", "one-shot", *FAST, "--set", "canaries=100", "--set", "noise_multiplier=0", "--view", "updates",

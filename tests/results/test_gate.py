@@ -224,7 +224,7 @@ def test_a_model_that_memorizes_without_a_mechanism_passes_only_if_both_are_allo
         code,
         said.startswith("FAILED: no mechanism: no privacy mechanism or finite ε is claimed for text-training"),
     ) == (1, True)
-    assert "(--allow no-mechanism). And 1 more reason." in said
+    assert "(Reason 1 of 2.)" in said
     assert "extracted phrases: 1 of 2 inserted phrases can be extracted from the model word for word (--allow" in said
     both = ("--allow", "no-mechanism", "--allow", "extracted-phrases")
     assert [run(*gate, *allowed)[0] for allowed in (both[:2], both[2:], both)] == [1, 1, 0]

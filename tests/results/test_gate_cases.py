@@ -157,7 +157,7 @@ def test_the_sentence_says_if_the_limit_applies_to_nothing():
         assert "applies to none" not in gate.decision
     refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_proven=2.0)
     assert refuted.decision.startswith("FAILED: policy: the limit of 2 was compared with nothing: it applies to none")
-    assert refuted.decision.endswith("And 1 more reason.")
+    assert refuted.decision.endswith("(Reason 1 of 2.)")
 
 
 def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():

@@ -12,7 +12,7 @@ import pytest
 import coalmine as cm
 from coalmine.claims import Claim
 from coalmine.errors import InputError
-from coalmine.report.page import PLOTS
+from coalmine.report.page import PLOTS, write_report
 from coalmine.results.result import Results
 from coalmine.results.verdict import USER
 from coalmine.stats import CosineNull, Scores, estimate
@@ -192,13 +192,14 @@ def test_saved_results_are_read_back(result, tmp_path):
 
 def test_saved_results_are_replaced_only_on_request(result, tmp_path):
     result.save(tmp_path)
+    write_report(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match=r"holds results.*overwrite=True"):
         plain(method="mine").save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     plain(method="mine").save(tmp_path, overwrite=True)
     assert [again.method for again in cm.load(tmp_path)] == ["mine"]
-    # No score file of the results before is left.
+    # Neither score files nor the report of the results before are left.
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "manifest.json", "provenance.json", "result.json", "scores-mine-final.npz",
     ]  # fmt: skip

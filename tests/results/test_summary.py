@@ -71,16 +71,18 @@ def test_an_estimate_whose_assumption_fails_is_marked_and_is_not_the_best_guess(
 def test_a_missing_best_guess_says_why_and_what_would_do():
     rng = np.random.default_rng(4)
     few = result(rng.normal(2, 1, 79))
-    said = "none, since 79 scores (inserted) are fewer than 80: about 120 canaries would give one"
+    said = (
+        "none, since an estimate takes 80 scores on each side, and there are 79 (inserted): about 120 canaries would do"
+    )
     assert (few.best_guess, f"best guess  {said}" in str(few), f"Best guess: {said}." in few.summary) == (
         None,
         True,
         True,
     )
     trials = replace(few, side_names=("canary present", "canary absent"))
-    assert "79 scores (canary present) are fewer than 80: more trials would give one" in str(trials)
+    assert "there are 79 (canary present): more trials would do" in str(trials)
     apart = result(rng.normal(50, 1, 100))
-    assert words.no_guess(apart) == "since no reliable estimate is above the lower bound"
+    assert words.no_guess(apart) == "none, since no reliable estimate is above the lower bound"
 
 
 def test_the_verdict_follows_from_bound_estimate_and_claim():

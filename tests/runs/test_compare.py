@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from coalmine.claims import Claim
+from coalmine.errors import InputError
 from coalmine.results.directory import RunDirectory
 from coalmine.results.io import read_run_directory
 from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, write_index
@@ -114,6 +115,13 @@ def test_nothing_to_compare_is_refused(tmp_path, run, count, message):
     assert (code, message in err) == (2, True)
 
 
+def test_a_directory_of_another_version_is_named_as_such(tmp_path):
+    older = result().to_dict()
+    del older["joint_bound"]
+    with pytest.raises(InputError, match=r"another version of coalmine.*joint_bound"):
+        read_run_directory(directory(tmp_path, older))
+
+
 def test_another_delta_is_not_compared(tmp_path):
     other = result().to_dict()
     other["estimates"][0]["delta"] = 1e-6
@@ -143,6 +151,11 @@ def test_groups_of_seeds_differ_by_welchs_interval(seeds):
     interval = stats.ttest_ind(other, one, equal_var=False).confidence_interval()
     expected = f"{other.mean() - one.mean():+.2f} ± {(interval.high - interval.low) / 2:.2f}"
     assert [row.difference for row in compared.rows] == ["", expected]
+    *_, row = compared.to_dict()["rows"]
+    assert (row["gap"], row["margin"], row["gap_of"]) == (
+        pytest.approx(other.mean() - one.mean()), pytest.approx((interval.high - interval.low) / 2), "best_guess",
+    )  # fmt: skip
+    assert row["differs"] is None
 
 
 def test_runs_without_a_best_guess_are_compared_by_their_lower_bounds():

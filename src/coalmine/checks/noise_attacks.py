@@ -307,7 +307,7 @@ def _too_small(size: float, needed: float | None) -> str:
     sentence = f"The noise is too small everywhere: its standard deviation is {size:.3g} for updates of norm 1"
     if needed is None:
         return f"{sentence}."
-    return f"{sentence}, {size / needed:.2g} of the {needed:.3g} that Gaussian noise takes to keep the claim."
+    return f"{sentence}, {size / needed:.2g} times the {needed:.3g} that Gaussian noise needs to keep the claim."
 
 
 # Is it fresh?

@@ -19,8 +19,8 @@ from coalmine.arrays import Floats, Ints
 from coalmine.checks.accounting import accounting_findings
 from coalmine.checks.findings import Replay
 from coalmine.checks.update_noise import NOISE_CHECKS, missing_canaries, noise_findings
-from coalmine.checks.update_record import THE_UPDATE, NoiseRecord, largest_roundings
-from coalmine.checks.update_shares import ShareRecord, noise_floor
+from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
+from coalmine.checks.update_shares import noise_floor
 from coalmine.claims import Claim
 from coalmine.claims.sampling import AtMost, Epochs, FixedSize, Poisson, Sampling
 from coalmine.errors import InputError, check_count
@@ -30,7 +30,6 @@ from coalmine.results.verdict import CHECK_RATE, Check, Finding
 from coalmine.stats.exact_tests import LEAST_P_VALUE, rate_p_value, repeated_size_gain
 from coalmine.vectors import CPU, on
 
-_LEAST_NEWS = 1e-6  # share of a release that is new, below which it is rounding
 _SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 
 # Clients whose participation should be no likelier than anybody's. That they take part *more* often refutes the claim;
@@ -98,9 +97,7 @@ class TrainingChecks:
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
         self._last_cohort: tuple[int, CohortRecord] | None = None  # its round, and the record before it
-        # Both made with the first update: the layers may become known until then.
-        self._noise: NoiseRecord | None = None
-        self._shares: ShareRecord
+        self._noise: NoiseRecord | None = None  # made with the first update: the layers may become known until then
 
     # During the training
 
@@ -116,26 +113,14 @@ class TrainingChecks:
             return
         if self._noise is None:
             self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
-            self._shares = ShareRecord(self._noise)
-        starts = self._noise.layers.starts
-        roundings = np.maximum(release.rounding, largest_roundings(release.vector, starts))
         update, canaries = on(CPU, release.vector), on(CPU, inserted)
         canaries = canaries if clip_norm == 1 else canaries / np.float32(clip_norm)
+        rounding = release.rounding
         if self._noise_scale is not None:
             # In units of its own noise, each parameter has the claimed noise.
             scale = on(CPU, self._noise_scale)
-            update, canaries = update / scale, canaries / scale
-            roundings = roundings / scale[starts]
-        size = self._noise.unit(update)
-        if size == 0:
-            return
-        update = update / np.float32(size)
-        news = self._shares.news(update, canaries)
-        # In units of what is new, noise has the same size however the server scales it, and whatever it carries over.
-        unit = max(self._noise.unit(news), _LEAST_NEWS)
-        self._noise.add(release.round, update, unit, float(roundings.max()) / size)
-        norm = unit * size * (release.divisor or 0.0) / clip_norm
-        self._shares.add(release.round, update, news, canaries, unit, norm)
+            update, canaries, rounding = update / scale, canaries / scale, rounding / float(scale.min())
+        self._noise.add(release.round, update, canaries, rounding, (release.divisor or 0.0) / clip_norm)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, in place of who did when the same round failed.
@@ -214,10 +199,10 @@ class TrainingChecks:
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
         if noise is not None and self._noise is not None:
-            floor = noise_floor(self._shares, self._noise, noise, level)
+            floor = noise_floor(self._noise, noise, level)
             findings = noise_findings(
                 self._noise, floor, level, even_noise=self.even_noise, clips=self.clips_canaries
-            ) + missing_canaries(floor)
+            ) + missing_canaries(self._noise, float(noise.max()))
         if len(self.cohorts.sizes):
             sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
@@ -272,9 +257,7 @@ class TrainingChecks:
             "replays": {check: replay.to_dict() for check, replay in self.replays.items()},
         }
         # Who took part is nobody's business after the training: only how often clients did.
-        arrays = self.state() | {"cohort_ids": np.zeros(0, np.int64)}
-        for name in ("share_before", "share_older"):  # which only later rounds need
-            arrays[name] = np.zeros(0, np.float32)
+        arrays = self.state(carried=False) | {"cohort_ids": np.zeros(0, np.int64)}
         for number, likelihoods in enumerate((chances or {}).values()):
             arrays[f"chances_{number}"] = likelihoods
         return terms, arrays
@@ -292,14 +275,13 @@ class TrainingChecks:
         checks.replays = {check: Replay.from_dict(replay) for check, replay in terms["replays"].items()}
         return checks
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what a checkpoint keeps."""
+    def state(self, *, carried: bool = True) -> dict[str, npt.NDArray[Any]]:
+        """Return what a checkpoint keeps, or only what `findings` needs."""
         state = dict[str, npt.NDArray[Any]]()
         for name, counts in vars(self.cohorts).items():
             state[f"cohort_{name}"] = np.array(counts)
         if self._noise is not None:
-            state |= {f"noise_{name}": array for name, array in self._noise.state().items()}
-            state |= {f"share_{name}": array for name, array in self._shares.state().items()}
+            state |= {f"noise_{name}": array for name, array in self._noise.state(carried=carried).items()}
         return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -308,9 +290,8 @@ class TrainingChecks:
         if "noise_energies" not in state:
             return
         self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
-        self._shares = ShareRecord(self._noise)
-        for prefix, record in (("noise_", self._noise), ("share_", self._shares)):
-            record.restore({name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)})
+        kept = {name: array for name, array in state.items() if name.startswith("noise_")}
+        self._noise.restore({name.removeprefix("noise_"): array for name, array in kept.items()})
 
 
 def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:

@@ -1,31 +1,33 @@
 """The noise of a training's updates: whether the claimed noise is in what `NoiseRecord` holds of them.
 
 `noise_findings` asks: is there enough noise, everywhere, drawn anew each time, independent and normal? Each test uses
-one lemma (`coalmine.stats.exact_tests`): in a subspace fixed before the noise of a round is drawn, the update has at
-least the energy of the claimed noise, whatever the clients sent. docs/checks.md has the proofs.
+one of two lemmas (docs/checks.md). In a subspace fixed before the noise of a round is drawn, the update has at least
+the energy of the claimed noise, whatever the clients sent. And whatever is picked by what was released, the canaries
+there are at most as large as noise of the claimed size lets them be.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special, stats
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.checks.update_record import THE_UPDATE, NoiseRecord
-from coalmine.checks.update_shares import NoiseFloor
+from coalmine.checks.update_shares import NoiseFloor, evened
 from coalmine.results.summary import list_rounds, plural
 from coalmine.results.verdict import Check, Finding
-from coalmine.stats.exact_tests import energy_p_value, near_zero_p_value, noise_at_most
+from coalmine.stats.exact_tests import best_seed, energy_p_value, near_zero_p_value, noise_at_most
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
 
-# Families of tests of the size: blocks, rounds, blocks in single rounds, numbers near zero, single numbers.
-_SIZE_TESTS = 5
+# Families of tests of the size: rounds, blocks, blocks in single rounds, numbers near zero, single numbers; and of
+# repeats: updates, tensors, updates without news, seeds.
+_SIZE_TESTS, _FRESH_TESTS = 5, 4
 _UNCOMMON = 0.01  # probability of an energy, over the number of blocks, below which it is of another size
-_WIDTHS = (0.1, 0.001)  # standard deviations of the claimed noise that count as near zero
+_NEAR = 0.1  # standard deviations of the claimed noise that count as near zero
 _LISTED = 3
 # A copy explains at least this share of the energy. Where it does not, the noise is missing rather than copied.
 _EXPLAINED = 0.2
@@ -35,12 +37,10 @@ _FROZEN = 0.95  # share from which on what a server carries over from earlier re
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _LEAST_SAMPLE = 8
 _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tensor
-# Shape: half of the range and the width of one place where values are counted, in standard deviations, and how much of
-# the range the likeliest places may fill.
-_RANGE, _PLACE = 5.0, 0.05
-_MEASURES = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+_SEEDED_ROUNDS = 8  # rounds whose noise is compared with that of small seeds
+_TAILS = (0.5, 0.25, 0.1, 0.03, 0.01, 0.003)  # shares of the numbers, the largest or the smallest
 _SUBJECTS = {THE_UPDATE: "The update"}  # names that a sentence does not start with as they are
-_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "update": "Parts of "}
+_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "parts": "Parts of "}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,27 +51,19 @@ class ClaimedNoise:
         record: What was recorded, of at least one round.
         floor: The claimed noise in the record, at least.
         level: Significance of each of the checks.
-        energies: Energy of each block in each round in units of the claimed variance, (rounds, blocks).
-        dimensions: Dimensions of these energies, (rounds, blocks).
-        by_block: The p-value of each block over all rounds, adjusted for all tests of its check, (blocks,).
         low_tensors: Which tensors have a block with too little noise, (tensors,).
         sampled: Sampled rounds in order.
-        rows: Their updates, (sampled, coordinates).
-        row_noise: The claimed noise in these, (sampled, coordinates).
-        row_rounding: How far rounding may have moved the numbers of each, (sampled,).
+        rows: Their updates in standard deviations of the claimed noise, 0 where that is unknown, (sampled, numbers).
+        rounding: How far rounding may have moved the numbers of each, (sampled,).
     """
 
     record: NoiseRecord
     floor: NoiseFloor
     level: float
-    energies: Floats
-    dimensions: Floats
-    by_block: Floats
     low_tensors: Bools
     sampled: Ints
     rows: Floats
-    row_noise: Floats
-    row_rounding: Floats
+    rounding: Floats
 
 
 def noise_findings(
@@ -88,44 +80,33 @@ def noise_findings(
         even_noise: Whether the claim states the noise of every tensor, so that none may have less.
         clips: Whether canaries went through the training's clipping, and may be too long.
     """
-    energies, dimensions = _in_variances(record, floor.typical)
-    blocks = energies.shape[1]
-    by_block = _SIZE_TESTS * blocks * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0))
-    low = by_block <= level
-    order = np.argsort(record.sampled)[np.sum(record.sampled < 0) :]
-    sampled = record.sampled[order]
-    bins = record.bin_of_round[sampled]
+    energies, dimensions = in_variances(record, floor.typical)
+    low = _SIZE_TESTS * energies.shape[1] * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0)) <= level
+    slots = record.rounds()
+    bins = record.bin_of_round[record.sampled[slots]]
+    noise = floor.typical[bins][:, record.tensor_of_sample]
+    judged = np.where(noise > 0, noise, np.inf)
     claim = ClaimedNoise(
-        record=record, floor=floor, level=level, energies=energies, dimensions=dimensions,
-        by_block=by_block, low_tensors=np.isin(np.arange(len(record.layers.names)), record.tensor_of_block[low]),
-        sampled=sampled, rows=record.samples[order].astype(np.float64),
-        row_noise=floor.typical[bins][:, record.tensor_of_sample], row_rounding=record.rounding[bins],
+        record=record, floor=floor, level=level, sampled=record.sampled[slots], rows=record.updates[slots] / judged,
+        rounding=np.asarray(record.rounding[bins] / judged.min(axis=1)),
+        low_tensors=np.isin(np.arange(len(record.layers.names)), record.tensor_of_block[low]),
     )  # fmt: skip
     # Noise that repeats in all rounds may be small by chance in all of them together, but not in a single one. So noise
     # is missing if blocks with most of the numbers have too little, and so in the first round already.
-    at_first = _SIZE_TESTS * blocks * energy_p_value(energies[0], dimensions[0])
-    missing = low & (at_first <= level)
-    is_missing = float(record.block_sizes[missing].sum()) > record.layers.dim / 2
-    repeats = [] if is_missing else repeat_findings(claim)  # without noise, what repeats is the signal
+    at_first = _SIZE_TESTS * energies.shape[1] * energy_p_value(energies[0], dimensions[0]) <= level
+    if float(record.block_sizes[low & at_first].sum()) > record.layers.dim / 2:
+        return size_findings(claim, energies, dimensions, even_noise, clips)
+    repeats = repeat_findings(claim)
     if repeats and not any(finding.refutes for finding in repeats):
-        return repeats  # where news of rounds are correlated, the canaries' share in them is too large
-    enough = claim
-    if repeats:
-        # Only the first round counts then: others have the same noise, which may be small by chance.
-        enough = replace(claim, energies=energies[:1], dimensions=dimensions[:1], by_block=at_first)
-    findings = size_findings(enough, even_noise, clips, fresh=not repeats)
-    if not is_missing:
-        findings += [*repeats, *copy_findings(claim)]
-        # Missing and repeated noise has another shape, too.
-        if not findings:
-            # The tensor with the most numbers has the most precise limit, and mixed with others it says less.
-            home = record.tensor_of_sample
-            largest = home == np.argmax(np.bincount(home, (claim.row_noise > 0).sum(axis=0)))
-            findings = shape_findings(claim.rows[:, largest], claim.row_noise[:, largest], _row_rounding(claim), level)
-    return findings
+        return repeats  # as momentum does after the noise, which also changes its shape
+    # Of repeated noise only the first round counts: others have the same, which may be small by chance.
+    once = 1 if repeats else None
+    findings = size_findings(claim, energies[:once], dimensions[:once], even_noise, clips)
+    findings += [*repeats, *copy_findings(claim)]
+    return findings or shape_findings(claim)  # missing and repeated noise has another shape, too
 
 
-def _in_variances(record: NoiseRecord, noise: Floats) -> tuple[Floats, Floats]:
+def in_variances(record: NoiseRecord, noise: Floats) -> tuple[Floats, Floats]:
     """Return energies in units of the claimed variance, and their dimensions: none where nothing is known of the noise.
 
     Args:
@@ -147,48 +128,34 @@ def with_rounding(energy: Floats, dimensions: Floats, rounding: Floats | float) 
 # Is there enough of it?
 
 
-def low_everywhere(low: Bools, energies: Floats, dimensions: Floats) -> bool:
-    """Whether noise is missing everywhere: in some blocks for certain, and the others look like these.
-
-    Blocks of a few numbers cannot lack noise for certain. They look like the others if each has an energy that is
-    common with as little noise, and if that much noise explains all of them better than the claimed noise does.
+def size_findings(
+    claim: ClaimedNoise, energies: Floats, dimensions: Floats, even_noise: bool, clips: bool
+) -> list[Finding]:
+    """Return tensors, parts of tensors and rounds with less energy than the claimed noise has.
 
     Args:
-        low: Which blocks have less than the claimed noise, at least one, (blocks,).
-        energies: Energy of each block in units of the claimed variance, (blocks,).
-        dimensions: Their dimensions, (blocks,).
+        claim: The training.
+        energies: Energy of each block in each round in units of the claimed variance, (rounds, blocks).
+        dimensions: Dimensions of these energies, (rounds, blocks).
+        even_noise: Whether no tensor may have less noise than others.
+        clips: Whether canaries went through the training's clipping.
     """
-    known = dimensions > 0
-    if low[known].all():
-        return True
-    share = float(energies[low].sum() / dimensions[low].sum())  # of the variance
-    if not 0 < share < 1:
-        return False
-    others, numbers = energies[known & ~low], dimensions[known & ~low]
-    common = stats.chi2.sf(others / share, numbers) >= _UNCOMMON / others.size
-    # The logarithms of the densities of the energies, without what they share.
-    likelier = -numbers.sum() * np.log(share) - others.sum() * (1 / share - 1) > 0
-    return bool(common.all() & likelier)
-
-
-def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: bool) -> list[Finding]:
-    """Return tensors, parts of tensors and rounds with less energy than the claimed noise has."""
-    record, level = claim.record, claim.level
-    energies, dimensions, by_block = claim.energies, claim.dimensions, claim.by_block
+    record, level, findings = claim.record, claim.level, list[Finding]()
+    by_block = _SIZE_TESTS * energies.shape[1] * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0))
     # A single round is judged by its own share of the canaries.
-    once, numbers = (
-        terms[: len(energies)]
-        for terms in _in_variances(record, np.multiply.outer(claim.floor.of_round, claim.floor.relative))
-    )
-    mean_energies, freedom = (terms[: len(energies)] for terms in _by_round(claim))
-    by_round = _SIZE_TESTS * len(once) * energy_p_value(mean_energies * freedom, freedom)
+    once, numbers = (terms[: len(energies)] for terms in in_variances(record, claim.floor.of_round))
+    by_round = _SIZE_TESTS * len(once) * energy_p_value(once.sum(axis=1), numbers.sum(axis=1))
     by_both = _SIZE_TESTS * once.size * energy_p_value(once, numbers)
     certain, low_rounds = by_block <= level, by_round <= level
-    low_blocks, findings = certain, list[Finding]()
+    low_blocks = certain
     if certain.any():
-        # Compared with each other, tensors are judged by the noise that is most likely.
-        slack = claim.floor.slack[record.tensor_of_block] ** 2
-        if low_everywhere(certain, slack * energies.sum(axis=0), dimensions.sum(axis=0)):
+        # Blocks of a few numbers cannot lack noise for certain. By the noise that is most likely, it is missing
+        # everywhere if all others are nearer to those without than to the claim, or might be like these by chance.
+        likely = claim.floor.slack[record.tensor_of_block] ** 2 * energies.sum(axis=0)
+        freedom = np.maximum(dimensions.sum(axis=0), 1)
+        found = likely[certain].sum() / freedom[certain].sum()
+        alike = stats.chi2.sf(likely / max(found, 1e-300), freedom) >= _UNCOMMON / certain.size
+        if (certain | alike | (likely / freedom <= (1 + found) / 2)).all():
             low_blocks = np.ones_like(certain)
         for words, is_whole, run in _runs(record, low_blocks):
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
@@ -210,9 +177,8 @@ def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: 
             findings.append(Finding(check=check, sentence=sentence, p_value=p_value, where=place))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
-        share = 0.0
-        for t in np.flatnonzero(low_rounds):
-            share = max(share, noise_at_most(mean_energies[t] * freedom[t], freedom[t], level / len(once)))
+        low = once[low_rounds].sum(axis=1), numbers[low_rounds].sum(axis=1)
+        share = max(noise_at_most(*one, level / len(once)) for one in zip(*low, strict=True))
         have = "has" if low_rounds.sum() == 1 else "have"
         sentence = f"{list_rounds(rounds[low_rounds], _LISTED).capitalize()} {have} {_less(share)}"
         findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_round[low_rounds].max())))
@@ -220,81 +186,47 @@ def size_findings(claim: ClaimedNoise, even_noise: bool, clips: bool, *, fresh: 
     for tensor in np.unique(record.tensor_of_block[odd.any(axis=0)])[:_LISTED]:
         cells = odd & (record.tensor_of_block == tensor)
         name, when = record.layers.names[tensor], list_rounds(rounds[cells.any(axis=1)], _LISTED)
-        sentence, p_value = (
-            f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}",
-            float(by_both[cells].max()),
-        )
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
-    if fresh and not low_rounds.any():  # rounds without noise have many numbers near zero, too
-        findings += _near_zero(claim)
+        sentence, p_value = f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}", by_both[cells].max()
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_value), where=name))
+    if len(energies) == np.count_nonzero(record.counts) and not low_rounds.any():
+        findings += _near_zero(claim)  # rounds without noise have many numbers near zero, too
     return findings
 
 
 def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     """Return tensors in which more numbers are near zero than noise allows, and single numbers without noise."""
-    record, known, rows, noise = claim.record, claim.low_tensors, claim.rows, claim.row_noise
-    tensors, rounding, findings = record.tensor_of_sample, _row_rounding(claim), list[Finding]()
-    for width in _WIDTHS:
-        near = (np.abs(rows) <= width * noise) & (rows != 0)
-        counts = np.bincount(tensors, near.sum(axis=0), len(known))
-        totals = np.bincount(tensors, (noise > 0).sum(axis=0), len(known))
-        chance = near_zero_p_value(counts, totals, width + rounding)
-        p_values = _SIZE_TESTS * len(_WIDTHS) * len(known) * chance
-        low = (p_values <= claim.level) & ~known
-        by_chance = float(special.erf(width / np.sqrt(2)))  # noise puts some numbers near zero, too
-        for tensor in np.flatnonzero(low):
-            bare = max(0.0, counts[tensor] / totals[tensor] - by_chance) / (1 - by_chance)
-            name = record.layers.names[tensor]
-            sentence = f"About {100 * bare:.2g}% of the coordinates of {name} have next to no noise"
-            p_value = float(p_values[tensor])
-            findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
-        known = known | low
+    record, known, rows, level = claim.record, claim.low_tensors, claim.rows, claim.level
+    home, rounding, findings = record.tensor_of_sample, float(claim.rounding.max()), list[Finding]()
+    near = (np.abs(rows) <= _NEAR) & (rows != 0)
+    counts, totals = (np.bincount(home, terms.sum(axis=0), len(known)) for terms in (near, rows != 0))
+    p_values = _SIZE_TESTS * len(known) * near_zero_p_value(counts, totals, _NEAR + rounding)
+    low = (p_values <= level) & ~known
+    by_chance = float(special.erf(_NEAR / np.sqrt(2)))  # noise puts some numbers near zero, too
+    for tensor in np.flatnonzero(low):
+        bare = max(0.0, counts[tensor] / totals[tensor] - by_chance) / (1 - by_chance)
+        name = record.layers.names[tensor]
+        sentence = f"About {100 * bare:.2g}% of the coordinates of {name} have next to no noise"
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[tensor]), where=name))
     # Single numbers that lack noise in all rounds: any number, or one of the sample in large models.
-    coordinates, judged = record.coordinates, noise > 0
-    energies = np.sum(np.where(judged, rows / np.where(judged, noise, 1.0), 0.0) ** 2, axis=0)
-    dimensions = judged.sum(axis=0).astype(np.float64)
+    coordinates, energies, dimensions = record.coordinates, np.sum(rows**2, axis=0), np.sum(rows != 0, axis=0)
     if len(record.squares):
-        coordinates = np.arange(record.layers.dim)
         typical = claim.floor.typical[record.counts > 0]
         least = np.where(typical > 0, typical, np.inf).min(axis=0)
-        energies = record.squares / np.repeat(least, record.layers.sizes) ** 2
-        dimensions = np.repeat(record.counts[record.counts > 0] @ (typical > 0), record.layers.sizes).astype(np.float64)
+        noise = np.repeat(least, record.layers.sizes)
+        coordinates, energies = np.arange(record.layers.dim), record.squares / noise**2
+        dimensions = np.where(noise < np.inf, record.released, 0)
     energies = with_rounding(energies, dimensions, rounding)
     p_values = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
     tensors = np.searchsorted(record.layers.starts, coordinates, side="right") - 1
-    low = (p_values <= claim.level) & ~known[tensors]
-    if low.any():
-        first = int(coordinates[int(np.argmax(low))])
+    bare_numbers = (p_values <= level) & ~(known | low)[tensors]
+    if bare_numbers.any():
+        first = int(coordinates[int(np.argmax(bare_numbers))])
         where, _ = record.layers.name_of_stretch(first, first)
-        verb, such_as = ("lacks", ":") if low.sum() == 1 else ("lack", ", such as")
-        count = f"{int(low.sum()):,} of {low.size:,}"
+        verb, such_as = ("lacks", ":") if bare_numbers.sum() == 1 else ("lack", ", such as")
+        count = f"{int(bare_numbers.sum()):,} of {bare_numbers.size:,}"
         sentence = f"{count} coordinates {verb} the claimed noise in all rounds{such_as} {where}"
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max())))
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[bare_numbers].max())))
     return findings
-
-
-def _by_round(claim: ClaimedNoise) -> tuple[Floats, Floats]:
-    """Return the mean energy of a coordinate in each round in units of the claimed variance, and its dimensions.
-
-    Tensors have the weights that they have in the canaries' share, so a factor of their own makes it no smaller than
-    the square of the share. The dimensions are those of Satterthwaite's approximation.
-    """
-    record, floor, seen = claim.record, claim.floor, claim.record.counts > 0
-    starts = np.searchsorted(record.edges, record.layers.starts)
-    energies, numbers = (np.add.reduceat(terms[seen], starts, axis=1) for terms in (record.energies, record.numbers))
-    weights = np.where(numbers > 0, floor.weights[seen], 0.0)
-    numbers = np.maximum(numbers, 1)
-    known = (floor.of_round[seen] > 0) & (weights.sum(axis=1) > 0)
-    noise = np.where(known, floor.of_round[seen], np.inf)
-    dimensions = np.where(known, weights.sum(axis=1) ** 2 / np.maximum((weights**2 / numbers).sum(axis=1), 1e-300), 0.0)
-    mean = (weights * energies / numbers).sum(axis=1) / noise**2
-    return with_rounding(mean, np.ones_like(mean), record.rounding[seen] / noise), dimensions
-
-
-def _row_rounding(claim: ClaimedNoise) -> float:
-    """Return how far rounding may have moved sampled numbers, in standard deviations of the claimed noise."""
-    least = np.where(claim.row_noise > 0, claim.row_noise, np.inf).min(axis=1)
-    return float((claim.row_rounding / least).max())
 
 
 def _less(share: float) -> str:
@@ -320,13 +252,11 @@ def _runs(record: NoiseRecord, low: Bools) -> list[tuple[str, bool, Ints]]:
 # Are the canaries there?
 
 
-def missing_canaries(floor: NoiseFloor) -> list[Finding]:
+def missing_canaries(record: NoiseRecord, noise_multiplier: float) -> list[Finding]:
     """Return a warning if no canary shows up where, beside the claimed noise alone, they would."""
-    precision = math.sqrt(float(floor.precision.sum())) / float(floor.noise_multipliers.max())
-    if precision < _WOULD_SHOW:
-        return []
-    share = float(floor.news.sum() / floor.precision.sum())  # of the releases that is claimed noise, by the canaries
-    if abs(share) * precision > _LOOKS_LIKE_NOTHING:
+    errors = np.sqrt(np.sum(record.canaries * record.news / record.layers.sizes))
+    found = abs(record.products.sum()) / max(errors, 1e-300)
+    if math.sqrt(record.canaries.sum()) / noise_multiplier < _WOULD_SHOW or found > _LOOKS_LIKE_NOTHING:
         return []
     sentence = (
         "No canary shows up in any release, so nothing can be said about the noise. Either they are not in the sum "
@@ -340,83 +270,86 @@ def missing_canaries(floor: NoiseFloor) -> list[Finding]:
 
 def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
     """Return rounds whose noise is, up to scale, that of an earlier round and too little else: in all, or a tensor."""
-    rounds, home, level = claim.sampled, claim.record.tensor_of_sample, claim.level
-    if len(rounds) < 2:
+    rows, home, level = claim.rows, claim.record.tensor_of_sample, claim.level
+    if len(rows) < 2:
         return []
-    judged = claim.row_noise > 0
-    rows = np.where(judged, claim.rows / np.where(judged, claim.row_noise, 1.0), 0.0)
-    rounding = np.divide(
-        claim.row_rounding, claim.row_noise.max(axis=1), where=judged.any(axis=1), out=np.zeros(len(rows))
-    )
+    # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
+    bare = len(rows) * energy_p_value(np.sum(rows**2, axis=1), np.count_nonzero(rows, axis=1)) <= level
+    if findings := _seeded(claim) or _frozen(claim, bare):
+        return findings
     sizes = np.bincount(home, minlength=len(claim.low_tensors))
     large = sizes >= _LEAST_SAMPLE
-    parts = [("The noise of", home >= 0, 2)]
-    for tensor in np.flatnonzero(large & ~claim.low_tensors if len(rounds) <= _MOST_BY_TENSOR else ()):
-        name = claim.record.layers.names[tensor]
-        parts.append((f"The noise of {name} in", home == tensor, 2 * int(np.sum(large))))
-    findings = _frozen(claim)
-    if findings:
-        return findings
-    # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
-    bare = len(rounds) * energy_p_value(np.sum(rows**2, axis=1), np.count_nonzero(rows, axis=1)) <= level
+    parts = [("The noise of", home >= 0, 1)]
+    for tensor in np.flatnonzero(large & ~claim.low_tensors if len(rows) <= _MOST_BY_TENSOR else ()):
+        parts.append((f"The noise of {claim.record.layers.names[tensor]} in", home == tensor, int(np.sum(large))))
+    findings = []
     for subject, columns, tests in parts:
-        p_values, source, share = _explained(rows[:, columns], rounding)
-        p_values = np.minimum(1.0, 2 * tests * p_values)
+        source, share, rest, degrees = _explained(rows[:, columns])
+        pairs = len(rows) * (len(rows) - 1) / 2
+        p_values = energy_p_value(with_rounding(rest, degrees + 1, claim.rounding[1:]), degrees)
+        p_values = np.minimum(1.0, _FRESH_TESTS * tests * pairs * p_values)
         repeated = np.flatnonzero((p_values <= level) & (share >= _EXPLAINED) & ~bare[1:])
-        if not len(repeated):
-            continue
-        p_value = float(p_values[repeated].max())
-        findings.append(_repeats(subject, claim, repeated, source, share, p_value))
-        if columns.all():  # then no tensor need be named
-            break
+        if len(repeated):
+            findings.append(_repeats(subject, claim, repeated, source, share, float(p_values[repeated].max())))
+            if columns.all():  # then no tensor need be named
+                break
     return findings
 
 
-def _explained(rows: Floats, rounding: Floats) -> tuple[Floats, Ints, Floats]:
+def _explained(rows: Floats) -> tuple[Ints, Floats, Floats, Floats]:
     """Compare each row but the first with all before it.
 
     Args:
-        rows: Numbers of each round in standard deviations of the claimed noise, 0 where they are not judged or were
-            not released, (rounds, numbers).
-        rounding: How far rounding may have moved each, (rounds,).
+        rows: Numbers of each round, 0 where they are not judged or were not released, (rounds, numbers).
 
     Returns:
-        The p-value of what the most similar row before leaves of each, for all pairs; which row that is; and the share
-        of the energy that it explains; each (rounds - 1,).
+        Which row before is most similar, the share of the energy that it explains, what it leaves, and the dimensions
+        of that; each (rounds - 1,).
     """
     lengths = np.sum(rows**2, axis=1)
-    explained = np.tril((rows @ rows.T) ** 2 / np.maximum(lengths, 1e-300), -1)  # of row t by row s < t
-    source, shared = np.argmax(explained, axis=1)[1:], explained.max(axis=1)[1:]
-    degrees = np.count_nonzero(rows[1:], axis=1).astype(np.float64)
-    rest = with_rounding(np.maximum(lengths[1:] - shared, 0.0), degrees, rounding[1:])
-    pairs = len(rows) * (len(rows) - 1) / 2
-    return pairs * energy_p_value(rest, degrees - 1), source, shared / np.maximum(lengths[1:], 1e-300)
+    explained = np.tril((rows @ rows.T) ** 2 / np.maximum(lengths, 1e-300), -1)[1:]  # of row t by row s < t
+    shared, lengths = explained.max(axis=1), lengths[1:]
+    degrees = np.count_nonzero(rows[1:], axis=1) - 1.0
+    return explained.argmax(axis=1), shared / np.maximum(lengths, 1e-300), np.maximum(lengths - shared, 0.0), degrees
 
 
-def _frozen(claim: ClaimedNoise) -> list[Finding]:
+def _seeded(claim: ClaimedNoise) -> list[Finding]:
+    """Return rounds whose noise comes from different small seeds of the usual generators.
+
+    A generator that is seeded once, as in tests, gives the numbers of its seed in the first round alone.
+    """
+    seeds: dict[str, int] = {}
+    worst = 0.0
+    for round, row in list(zip(claim.sampled, claim.rows, strict=True))[:_SEEDED_ROUNDS]:
+        guess = best_seed(row[row != 0], claim.record.coordinates[row != 0])
+        p_value = 1.0 if guess is None else _FRESH_TESTS * _SEEDED_ROUNDS * guess.p_value(1.0)
+        if guess is not None and p_value <= claim.level and guess.rest <= (1 - _EXPLAINED) * guess.length**2:
+            seeds.setdefault(guess.name, int(round))
+            worst = max(worst, p_value)
+    if len(seeds) < 2:
+        return []
+    examples = " and ".join(f"that of {name} in round {round}" for name, round in list(seeds.items())[:2])
+    return [Finding(check=Check.FRESH, sentence=f"The noise comes from small seeds: it is {examples}", p_value=worst)]
+
+
+def _frozen(claim: ClaimedNoise, bare: Bools) -> list[Finding]:
     """Return rounds that repeat another one with all its canaries, so that what is new holds none.
 
     A server may release again what it released before, as momentum does with a part. What is then new was noised like
     any other round, and contains canaries. If rounds repeat nearly all of another one, and their news contain much less
     of the canaries than those of the other rounds do, then the noise was reused, and the clients' part was not.
     """
-    whole, floor, bins = claim.floor.whole, claim.floor, claim.record.bin_of_round[claim.sampled]
-    noise = np.where(whole[bins] > 0, whole[bins], np.inf)
-    rows = claim.rows / noise[:, None]
-    p_values, source, share = _explained(rows, claim.row_rounding / noise)
-    # Without noise, it is the signal that repeats.
-    bare = len(bins) * energy_p_value(np.sum(rows**2, axis=1), np.count_nonzero(rows, axis=1)) <= claim.level
-    copied = (share >= _FROZEN) & (4 * p_values <= claim.level) & ~bare[1:]
+    record, bins = claim.record, claim.record.bin_of_round[claim.sampled]
+    source, share, _, _ = _explained(record.updates[record.rounds()].astype(np.float64))
+    copied = (share >= _FROZEN) & ~bare[1:]
     if not copied.any():
         return []
+    # Where news have a mean square of 1, a product with canaries has a variance of their energy.
+    products = record.products.sum(axis=1) / np.sqrt(np.maximum(record.news.sum(axis=1), 1e-300) / record.layers.dim)
     repeats, others = bins[1:][copied], np.append(bins[0], bins[1:][~copied])
-    new, usual = (floor.news[these].sum() / max(floor.precision[these].sum(), 1e-300) for these in (repeats, others))
-    # In units of the claimed noise multiplier, a product with canaries has a variance of 1 over their energy.
-    noise_multiplier = float(floor.noise_multipliers.max())
-    error = noise_multiplier * math.sqrt(
-        1 / max(floor.precision[repeats].sum(), 1e-300) + 0.25 / max(floor.precision[others].sum(), 1e-300)
-    )
-    p_value = 4 * max(float(p_values[copied].max()), float(stats.norm.sf((usual / 2 - new) / error)))
+    energies = [max(float(record.canaries[group].sum()), 1e-300) for group in (repeats, others)]
+    missing = products[others].sum() / energies[1] / 2 - products[repeats].sum() / energies[0]
+    p_value = _FRESH_TESTS * float(stats.norm.sf(missing / math.sqrt(1 / energies[0] + 0.25 / energies[1])))
     if p_value > claim.level:
         return []
     return [_repeats("The noise of", claim, np.flatnonzero(copied), source, share, p_value)]
@@ -443,18 +376,10 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     if not pairs:
         return []
     used = int(np.count_nonzero(~np.isnan(record.whole[:, -1])))
-    typical = claim.floor.typical[record.bin_of_round[claim.sampled[:used]]]
-    starts, sizes = record.layers.starts, record.layers.sizes
-    noise, dimensions = np.full((used, len(pairs)), np.inf), np.zeros(len(pairs))
-    for number, pair in enumerate(pairs):
-        # What is tested is the largest tensor in the first half.
-        inside = np.flatnonzero((starts < pair.first.stop) & (starts >= (pair.first.start or 0)))
-        largest = inside[np.argmax(sizes[inside])]
-        known = typical[:, largest] > 0
-        noise[known, number] = typical[known, largest]
-        dimensions[number] = known.sum() * max(0.0, record.lengths[number] * sizes[largest] / sizes[inside].sum() - 1)
-    rest = (record.copies[:used] / noise**2).sum(axis=0)
-    whole = (record.whole[:used] / noise**2).sum(axis=0)
+    noise = claim.floor.typical[record.bin_of_round[claim.sampled[:used]]][:, [pair.tensor for pair in pairs]]
+    dimensions = np.sum(noise > 0, axis=0) * np.maximum(0.0, record.lengths - 1)
+    noise = np.where(noise > 0, noise, np.inf)
+    rest, whole = (np.sum(terms[:used] / noise**2, axis=0) for terms in (record.copies, record.whole))
     rounding = float((np.max(record.rounding) / noise).max(initial=0.0))
     p_values = len(pairs) * energy_p_value(with_rounding(rest, dimensions, rounding), dimensions)
     # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.
@@ -480,51 +405,32 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
 # Is it normal?
 
 
-def shape_findings(rows: Floats, noise: Floats, rounding: float, level: float) -> list[Finding]:
-    """Return a finding if the values of later rounds lie in the likeliest places of earlier ones too often.
+def shape_findings(claim: ClaimedNoise) -> list[Finding]:
+    """Return a finding if what was released tells more of the canaries than normal noise of the claimed size lets it.
 
-    Zeros were not released, and numbers at a limit were cut off, so neither lie in any place.
-
-    Args:
-        rows: Sampled numbers of each round, (rounds, numbers).
-        noise: Standard deviation of the claimed noise in them, 0 where it is unknown, (rounds, numbers).
-        rounding: How far rounding may have moved each number, in standard deviations.
-        level: Significance.
-
-    Example:
-        >>> rng, ones = np.random.default_rng(0), np.ones((8, 500))
-        >>> shape_findings(rng.normal(size=(8, 500)), ones, 0.0, 1e-3)
-        []
-        >>> [finding] = shape_findings(rng.uniform(-3**0.5, 3**0.5, size=(8, 500)), ones, 0.0, 1e-3)
-        >>> finding.sentence.partition(";")[0]
-        '100% of the noise lies in places 4 standard deviations wide in all'
+    Noise that is bounded, or has one sign, shows what is beside it where it ends, and noise that is mostly tiny where
+    it is tiny. Whatever is picked by what was released, such as the largest hundredth of the numbers, the canaries
+    there add up to at most Σc²/z · φ(Φ⁻¹(p)) on average, where p is the share of the numbers that were picked.
     """
-    half = len(rows) // 2
-    if not half:
-        return []
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    at_limit = np.abs(rows) == largest
-    at_limit &= at_limit.sum(axis=1, keepdims=True) > 1
-    values = np.where((noise > 0) & (rows != 0) & ~at_limit, rows, np.inf) / np.where(noise > 0, noise, 1.0)
-    edges = np.arange(-_RANGE, _RANGE + _PLACE / 2, _PLACE)
-    likeliest = np.argsort(-np.histogram(values[:half], edges)[0], kind="stable")
-    counts = np.histogram(values[half:], edges)[0]
-    total = int(np.count_nonzero(noise[half:]))
-    if not total:
-        return []
-    findings = []
-    for measure in _MEASURES:
-        places = likeliest[: round(measure / _PLACE)]
-        # Before rounding, a value was in a place that is wider by the rounding on both sides.
-        width = len(places) * (_PLACE + 2 * rounding) / 2
-        hits = float(counts[places].sum())
-        most = math.erf(width / math.sqrt(2))
-        sentence = (
-            f"{hits / total:.0%} of the noise lies in places {measure:g} standard deviations wide in all; of "
-            f"Gaussian noise at most {most:.0%} would, unless the server bends or rounds numbers"
-        )
-        p_value = min(1.0, len(_MEASURES) * float(near_zero_p_value(hits, total, width)))
-        # A server may take the hyperbolic tangent of each number, or two bits of it, and leak no more.
-        findings.append(Finding(check=Check.SHAPE, sentence=sentence, p_value=p_value, refutes=False))
-    best = min(findings, key=lambda finding: finding.p_value)
-    return [best] if best.p_value <= level else []
+    record, slots = claim.record, claim.record.rounds()
+    noise = claim.floor.noise_multipliers[record.bin_of_round[claim.sampled]]
+    canaries = record.planted[slots] / noise[:, None]
+    news = evened(record.new[slots].astype(np.float64), record.tensor_of_sample)
+    ranks, number = np.argsort(np.argsort(news, axis=1, kind="stable"), axis=1), news.shape[1]
+    best = Finding(check=Check.SHAPE, sentence="", p_value=1.0)
+    for share in _TAILS:
+        for side, name in ((1.0, "largest"), (-1.0, "smallest")):
+            picked = (ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number
+            picked &= news != 0
+            # The canaries have random signs, and are the same in many rounds.
+            by_number = side * np.sum(canaries * picked, axis=0)
+            most = claim.floor.carried * float(stats.norm.pdf(stats.norm.isf(picked.mean())) * np.sum(canaries**2))
+            error = max(float(np.linalg.norm(by_number)), 1e-300)
+            p_value = 2 * len(_TAILS) * float(stats.norm.sf((by_number.sum() - most) / error))
+            if most > 0 and p_value < best.p_value:
+                sentence = (
+                    f"The {name} {share:.3g} of the coordinates show {by_number.sum() / most:.2g} times as much of the "
+                    "canaries as Gaussian noise of the claimed size lets any of them show: the noise has another shape"
+                )
+                best = Finding(check=Check.SHAPE, sentence=sentence, p_value=p_value)
+    return [best] if best.p_value <= claim.level else []

@@ -1,8 +1,9 @@
 """What is recorded of a training's updates: a bounded summary, whatever the number of rounds and parameters.
 
-An update is recorded in a unit of its own, the size of a typical coordinate: how large the claimed noise is in it
-follows from the share of the canaries (`coalmine.checks.update_shares`). A coordinate that is exactly zero counts as
-not released. `NoiseRecord` takes about 12 MB. `coalmine.checks.update_noise` tests what it holds.
+Nobody has to say what a sum was divided by, or what the server did with it: `NoiseRecord` measures updates in a unit of
+their own, the size of a typical coordinate of what is new in them. How large the claimed noise is in that unit follows
+from the share of the canaries (`coalmine.checks.update_shares`). A coordinate that is exactly zero counts as not
+released. The record takes about 16 MB, and for models of up to half a million parameters some vectors of their size.
 """
 
 from __future__ import annotations
@@ -17,67 +18,59 @@ from coalmine.arrays import Array, Floats, Ints
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.vectors import CPU, dot, on, pieces
+from coalmine.vectors import dot
 
 THE_UPDATE = "the update"
 """Name of the only tensor if the layers are unknown."""
 
-# The arrays that a checkpoint keeps.
-_RECORDED = ("energies", "numbers", "counts", "rounding", "samples", "sampled", "copies", "whole", "lengths", "squares")
+# The arrays that a checkpoint keeps: those that the checks read, and those that only later rounds need.
+_READ = (
+    "energies", "numbers", "products", "canaries", "news", "counts", "rounding", "norms", "sampled", "updates",
+    "new", "planted", "copies", "whole", "lengths", "squares", "released",
+)  # fmt: skip
+_CARRIED = ("before", "older", "dropped", "quiet", "last_round", "place")
 _BLOCKS = 4  # parts of a tensor whose energies are kept
 _LEAST_BLOCK = 32
-_KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 21, 256
-_MOST_SAMPLED, _LEAST_SAMPLED = 2048, 256
+_KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 20, 256
+_MOST_SAMPLED, _LEAST_SAMPLED = 4096, 256
+_FIRST = 64  # coordinates that are always sampled, for the seed of a generator to show
 _MOST_SQUARES = 1 << 19  # numbers up to which the energy of every single one is kept
+_LEAST_NEWS = 1e-6  # share of an update that is new, below which it is rounding
+LAGS = 3  # earlier updates that may explain a part of an update, if memory allows
+_LAG_NUMBERS, _LAG_DIMENSIONS = 1 << 22, 512
 # Copies inside an update are bugs of the code, not of single rounds: a few rounds show them.
 _COPY_ROUNDS = 4
 _SEARCHED = 1 << 14  # numbers of each tensor that are searched for copies
 _PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
 
-# Precision: of single precision, so many steps are one of bfloat16 and of half precision.
-_BRAIN_STEPS, _HALF_STEPS = 1 << 16, 1 << 13
-_FEW, _SEVERAL = 64, 256
-_LEAST_NUMBERS = 8  # other than 0: fewer may have few digits by chance
-_LEAST_VALUES = 8  # that differ, to recognize a grid: fewer are hardly noise
+_LEAST_VALUES = 8  # different numbers of about the same size that show a grid: fewer are on one by chance
 _MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the precision of the numbers themselves
 _OFF_GRID = 0.01  # steps
 
 
 class Pair(NamedTuple):
-    """Two halves of an update whose noise should be independent: two stretches, or one and itself at another place.
+    """Two stretches of an update whose noise should be independent.
 
     Args:
-        kind: ``"neighbors"``, ``"rows"``, ``"tensors"`` or ``"update"``.
+        kind: ``"neighbors"``, ``"rows"``, ``"tensors"`` or ``"parts"``.
         name: Name of the tensor, or of both.
-        first: The stretch.
-        second: The other stretch, of equal length; None if there is none.
-        place: How much later the second half of a single stretch is; or, if it is mirrored, the sum of two places.
-        mirrored: Whether the second half runs backwards.
+        tensor: Index of the tensor with the first stretch.
+        first: The first stretch; for ``"parts"``, what is split where it is most like itself.
+        second: The second stretch, of equal length.
     """
 
     kind: str
     name: str
+    tensor: int
     first: slice
-    second: slice | None = None
-    place: int = 0
-    mirrored: bool = False
-
-    def halves(self, update: Vector) -> tuple[Floats, Floats]:
-        """Return both halves of an update, without common numbers."""
-        values, place = update[self.first].astype(np.float64), self.place
-        if self.second is not None:
-            return values, update[self.second].astype(np.float64)
-        if self.mirrored:
-            first = np.arange(max(0, place - values.size + 1), (place + 1) // 2)
-            return values[first], values[place - first]
-        if values.size < 2 * place:
-            return values[: max(0, values.size - place)], values[place:]
-        blocks = values[: values.size // (2 * place) * (2 * place)].reshape(-1, 2, place)
-        return blocks[:, 0].ravel(), blocks[:, 1].ravel()
+    second: slice
 
 
 class NoiseRecord:
-    """A bounded record of a training's updates.
+    """A bounded record of a training's updates, and of how much of the canaries they contain.
+
+    What a server carries over from earlier updates, as momentum does, adds up faster for canaries that are in every
+    round than for noise. So only what the last updates do not explain counts: the *news* of an update.
 
     Args:
         layers: The tensors of the model.
@@ -86,199 +79,245 @@ class NoiseRecord:
     """
 
     def __init__(self, layers: Layers, rounds: int, seed: int) -> None:
-        self.layers, sizes = layers, layers.sizes
+        self.layers, sizes, dim = layers, layers.sizes, layers.dim
         # Large tensors are cut into blocks, so that noise that is missing in a part of them shows.
         edges: list[int] = []
         for start, size in zip(layers.starts.tolist(), sizes.tolist(), strict=True):
             parts = max(1, min(_BLOCKS, size // _LEAST_BLOCK))
             edges += (start + size * np.arange(parts) // parts).tolist()
         self.edges = np.array(edges, dtype=np.int64)
-        self.block_sizes = np.diff(np.append(self.edges, layers.dim))
+        self.block_sizes = np.diff(np.append(self.edges, dim))
         self.tensor_of_block = np.searchsorted(layers.starts, self.edges, side="right") - 1
         # Energies of a long training are summed over bins of consecutive rounds.
-        self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(edges))))
+        self.bins = min(rounds, max(_LEAST_BINS, 2 * _KEPT_NUMBERS // (4 * len(edges))))
         self.bin_of_round = np.arange(rounds) * self.bins // rounds
         self.energies, self.numbers = np.zeros((2, self.bins, len(edges)))
+        # By tensor: products of news and canaries, and energies of the canaries and of the news.
+        self.products, self.canaries, self.news = np.zeros((3, self.bins, len(sizes)))
         self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
+        # How many clip norms a unit is in the sum of the clients, by the stated divisor; 0 if none was stated.
+        self.norms = np.zeros(self.bins)
         # The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size.
         kept = min(rounds, _KEPT_ROUNDS)
         budget = int(np.clip(_KEPT_NUMBERS // kept, _LEAST_SAMPLED, _MOST_SAMPLED))
         quotas = np.minimum(sizes, -(-budget // (2 * len(sizes))) + budget * sizes // (2 * sizes.sum()))
         draw = generator(seed, "checks")
-        sampled = []
+        sampled = [np.arange(min(_FIRST, dim))]
         for start, size, quota in zip(layers.starts, sizes, quotas, strict=True):
-            sampled.append(start + np.sort(draw.choice(size, quota, replace=False)))
-        self.coordinates = np.concatenate(sampled).astype(np.int64)
+            sampled.append(start + draw.choice(size, quota, replace=False))
+        self.coordinates = np.unique(np.concatenate(sampled)).astype(np.int64)
         self.tensor_of_sample = np.searchsorted(layers.starts, self.coordinates, side="right") - 1
-        self.samples = np.zeros((kept, len(self.coordinates)), dtype=np.float32)
+        self.updates, self.new, self.planted = np.zeros((3, kept, len(self.coordinates)), dtype=np.float32)
         self.sampled = np.full(kept, -1, dtype=np.int64)
-        # Every other number and the one after it, every other row and the next, and the starts of two tensors.
+        self.pairs = self._pairs()
+        # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
+        self.copies, self.whole = np.full((2, _COPY_ROUNDS, len(self.pairs)), np.nan)
+        self.lengths = np.zeros(len(self.pairs), dtype=np.int64)  # of the halves
+        self.place = np.zeros(2, dtype=np.int64)  # where the largest tensor is most like itself; 1 if backwards
+        # Energy of each single number over all rounds, and how often it was released.
+        self.squares, self.released = np.zeros((2, dim if dim <= _MOST_SQUARES else 0), dtype=np.float32)
+        # The last updates, at most ``lags`` of them; the mean of those before; and how many these were.
+        self.lags = max(1, min(LAGS, _LAG_NUMBERS // dim, dim // _LAG_DIMENSIONS))
+        self.before, self.older = np.zeros((0, dim), dtype=np.float32), np.zeros(dim * (self.lags > 1), np.float32)
+        self.dropped, self.last_round = np.zeros((), dtype=np.int64), np.full((), -1, dtype=np.int64)
+        self.quiet = np.zeros(dim, dtype=np.uint8)  # rounds since each number was released, at most 255
+
+    def _pairs(self) -> list[Pair]:
+        """Return neighbors, the first two rows and parts of a tensor, and the starts of two tensors."""
+        layers, sizes = self.layers, self.layers.sizes
         neighbors, rows, tensors = list[Pair](), list[Pair](), list[Pair]()
         large = np.flatnonzero(sizes >= _SHORT_PREFIX)
         for number in large.tolist():
             name, start = layers.names[number], int(layers.starts[number])
-            searched = slice(start, start + min(int(sizes[number]), _SEARCHED))
-            neighbors.append(Pair("neighbors", name, searched, place=1))
+            stop = start + min(int(sizes[number]), _SEARCHED) // 2 * 2
+            neighbors.append(Pair("neighbors", name, number, slice(start, stop, 2), slice(start + 1, stop, 2)))
             row = math.prod(layers.shapes[name][1:])
-            if len(layers.shapes[name]) > 1 and row < sizes[number]:
-                rows.append(Pair("rows", name, searched, place=row))
+            if row >= _SHORT_PREFIX and 2 * row <= sizes[number]:
+                halves = slice(start, start + row), slice(start + row, start + 2 * row)
+                rows.append(Pair("rows", name, number, *halves))
         large = large[np.argsort(-sizes[large], kind="stable")][:_MOST_TENSORS]
         for i, number in enumerate(large.tolist()):
             length = _PREFIX if sizes[number] >= _PREFIX else _SHORT_PREFIX
             for larger in large[:i].tolist():
                 names = f"{layers.names[number]} and {layers.names[larger]}"
                 one, other = (slice(start, start + length) for start in layers.starts[[number, larger]].tolist())
-                tensors.append(Pair("tensors", names, one, other))
-        self.pairs = [*neighbors, *rows, *tensors]
-        if layers.dim >= 4 * _SHORT_PREFIX:  # the whole update, at the place where it is most like itself
-            self.pairs.append(Pair("update", THE_UPDATE, slice(_SEARCHED)))
-        # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
-        self.copies = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
-        self.whole = np.full((_COPY_ROUNDS, len(self.pairs)), np.nan)
-        self.lengths = np.zeros(len(self.pairs), dtype=np.int64)  # of the halves
-        # Energy of each single number over all rounds.
-        self.squares = np.zeros(layers.dim if layers.dim <= _MOST_SQUARES else 0)
+                tensors.append(Pair("tensors", names, number, one, other))
+        parts = []
+        if len(large) and sizes[large[0]] >= 4 * _SHORT_PREFIX:
+            start, size = int(layers.starts[large[0]]), int(sizes[large[0]])
+            searched = slice(start, start + min(size, _SEARCHED))
+            parts.append(Pair("parts", layers.names[large[0]], int(large[0]), searched, searched))
+        return [*neighbors, *rows, *tensors, *parts]
 
-    def unit(self, update: Vector) -> float:
-        """Return the size of a typical coordinate, which a strong signal in few of them does not change."""
-        released = np.abs(update[self.coordinates])
-        released = released[released > 0]
-        return float(np.median(released)) if released.size else 0.0
-
-    def add(self, round: int, update: Vector, unit: float, rounding: float) -> None:
+    def add(self, round: int, update: Vector, canaries: Vector, rounding: float = 0.0, norm: float = 0.0) -> None:
         """Record an update.
 
         Args:
             round: Number of the round.
-            update: The update, (dim,).
-            unit: What it is measured in.
-            rounding: How far rounding may have moved each number of the update.
+            update: The update in any unit, (dim,).
+            canaries: Sum of the inserted canaries in clip norms, (dim,).
+            rounding: How far rounding may have moved each number, at least.
+            norm: How many clip norms one unit of the update is in the sum of the clients; 0 if unknown.
         """
-        index = self.bin_of_round[round]
+        sampled = update[self.coordinates]
+        released = sampled != 0
+        if not released.any():
+            return
+        # A strong signal in few coordinates does not change the median.
+        size = float(np.median(np.abs(sampled[released])))
+        rounding = max(rounding, largest_rounding(sampled, self.tensor_of_sample))
+        update = update / np.float32(size)
+        # What was not released for n rounds may have been added up, which leaves n canaries and √n of the noise. As if
+        # √n canaries had been planted, it then has the share that it has in one round.
+        passed = max(1, round - int(self.last_round))
+        self.quiet += np.minimum(255 - self.quiet, passed).astype(np.uint8)
+        if self.quiet.max() > 1:
+            canaries = canaries * np.sqrt(self.quiet, dtype=np.float32)
+        self.quiet[update != 0], self.last_round[...] = 0, round
+        news = self._news(update, canaries)
+        # In units of what is new, noise has the same size however the server scales it, and whatever it carries over.
+        unit = max(float(np.median(np.abs(news[self.coordinates][released]))), _LEAST_NEWS)
+        index, starts = self.bin_of_round[round], self.layers.starts
+        self.energies[index] += _products(update, update, self.edges) / unit**2
+        self.numbers[index] += [np.count_nonzero(part) for part in np.split(update, self.edges[1:])]
         if len(self.squares):
-            squares = np.square(update / unit, dtype=np.float64)
-            energies = np.add.reduceat(squares, self.edges)
-            numbers = np.add.reduceat(squares > 0, self.edges, dtype=np.float64)
-            # A coordinate that is not released in this round counts as others in its block.
-            usual = np.repeat(energies / np.maximum(numbers, 1), self.block_sizes)
-            self.squares += np.where(squares > 0, squares, usual)
-            self.energies[index] += energies
-            self.numbers[index] += numbers
-        else:
-            for block, (start, size) in enumerate(zip(self.edges.tolist(), self.block_sizes.tolist(), strict=True)):
-                part = update[start : start + size]
-                self.energies[index, block] += dot(part, part) / unit**2
-                self.numbers[index, block] += np.count_nonzero(part)
+            self.squares += np.square(update / np.float32(unit))
+            self.released += update != 0
+        self.products[index] += _products(news, canaries, starts) / unit
+        self.canaries[index] += _products(canaries, canaries, starts)
+        self.news[index] += _products(news, news, starts) / unit**2
         self.counts[index] += 1
-        self.rounding[index] = max(self.rounding[index], rounding / unit)
+        self.rounding[index] = max(self.rounding[index], rounding / (unit * size))
+        self.norms[index] = norm * unit * size
         # Of a long training the first and the last rounds are kept.
-        kept, middle = len(self.samples), len(self.samples) // 2
+        kept, middle = len(self.updates), len(self.updates) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)
-        self.samples[slot] = update[self.coordinates] / np.float32(unit)
         self.sampled[slot] = round
+        for rows, vector, scale in ((self.updates, update, unit), (self.new, news, unit), (self.planted, canaries, 1)):
+            rows[slot] = vector[self.coordinates] / np.float32(scale)
         self._compare_halves(update, unit)
+
+    def _news(self, update: Vector, canaries: Vector) -> Vector:
+        """Return what is new in an update beside the last ones."""
+        news, length = update, dot(canaries, canaries)
+        if len(self.before):
+            # Least squares on the updates before. What is in all of them is no sign that anything was carried over:
+            # neither the canaries, nor what clients send again and again, for which the mean of older updates stands.
+            terms = [*self.before, self.older] if self.dropped and self.older.size else [*self.before]
+            gram = np.array([[dot(one, other) for other in terms] for one in terms])
+            across = np.array([dot(one, update) for one in terms])
+            if length > 0:
+                products = np.array([dot(one, canaries) for one in terms])
+                gram -= np.outer(products, products) / length
+                across -= products * dot(update, canaries) / length
+            factors = np.linalg.lstsq(gram, across, rcond=1e-6)[0]
+            news = update - factors[: len(self.before)].astype(np.float32) @ self.before
+        if len(self.before) == self.lags:
+            self.dropped += 1
+            if self.older.size:
+                self.older += (self.before[0] - self.older) / np.float32(self.dropped)
+            self.before = self.before[1:]
+        self.before = np.concatenate([self.before, update[None]]) if len(self.before) else update[None]
+        return news
 
     def _compare_halves(self, update: Vector, unit: float) -> None:
         """Record how much of one half of each pair the other half explains, in the first few rounds."""
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):
             return
-        slot, searches = unused[0], self.pairs[-1].kind == "update"
+        slot, searches = unused[0], self.pairs[-1].kind == "parts"
         if searches and slot == 0:
-            # Where the vector is most like itself: at which lag, or about which sum of two places if backwards.
-            values = update[:_SEARCHED].astype(np.float64)
-            spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
-            # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts all twice; both of enough terms.
-            lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
-            sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
-            place, mirrored = int(np.argmax(lags)) + 1, not lags.max() > sums.max() / 2
-            if mirrored:
-                place = int(np.argmax(sums)) + 2 * _SHORT_PREFIX
-            self.pairs[-1] = self.pairs[-1]._replace(place=place, mirrored=mirrored)
+            self.place[:] = _most_alike(update[self.pairs[-1].first].astype(np.float64))
         for number, pair in enumerate(self.pairs):
-            half, other = pair.halves(update)
+            half, other = (update[part].astype(np.float64) / unit for part in (pair.first, pair.second))
+            if pair.kind == "parts":
+                half, other = _split(half, *self.place.tolist())
             whole, across, length = float(half @ half), float(half @ other), float(other @ other)
-            rest = whole - across**2 / length if length > 0 else whole
-            self.whole[slot, number], self.copies[slot, number] = whole / unit**2, rest / unit**2
+            self.whole[slot, number] = whole
+            self.copies[slot, number] = whole - across**2 / length if length > 0 else whole
             self.lengths[number] = half.size
         if searches and slot == 0:
             # The round that chose the place cannot test it. It keeps all its energy, which can only hide a copy.
             self.copies[0, -1] = self.whole[0, -1]
 
-    def state(self) -> dict[str, Array]:
-        """Return what a checkpoint keeps."""
-        places = [[pair.place, pair.mirrored] for pair in self.pairs[-1:]]
-        return {name: np.array(getattr(self, name)) for name in _RECORDED} | {"place": np.array(places, dtype=np.int64)}
+    def rounds(self) -> Ints:
+        """Return the slots of sampled rounds in order of the rounds."""
+        return np.argsort(self.sampled)[np.sum(self.sampled < 0) :]
+
+    def state(self, *, carried: bool = True) -> dict[str, Array]:
+        """Return what a checkpoint keeps, or only what checks read."""
+        return {name: np.array(getattr(self, name)) for name in (*_READ, *(_CARRIED if carried else ()))}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Restore what `state` returned."""
-        for name in _RECORDED:
-            setattr(self, name, np.array(state[name]))
-        for place, mirrored in state["place"].tolist():
-            self.pairs[-1] = self.pairs[-1]._replace(place=place, mirrored=bool(mirrored))
+        for name, array in state.items():
+            setattr(self, name, np.array(array))
 
 
-def largest_roundings(vector: Vector, starts: Ints) -> Floats:
-    """Return how far rounding may have moved a number of each tensor, by the precision that it turns out to have.
+def _products(one: Vector, other: Vector, starts: Ints) -> Floats:
+    """Return the dot product of two vectors in each stretch, without temporary vectors."""
+    pairs = zip(np.split(one, starts[1:]), np.split(other, starts[1:]), strict=True)
+    return np.array([dot(*pair) for pair in pairs])
 
-    Rounding to half precision, bfloat16 or a fixed grid is no bug of the noise. Each tensor is looked at by itself,
-    since layers often differ; fixed-point numbers, as of secure aggregation, have one grid. On a grid, rounding moves a
-    number by up to a whole step, since it may have been stochastic.
+
+def _most_alike(values: Floats) -> tuple[int, bool]:
+    """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
+    spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
+    # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts all twice; both of enough terms.
+    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
+    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
+    if lags.max() > sums.max() / 2:
+        return int(np.argmax(lags)) + 1, False
+    return int(np.argmax(sums)) + 2 * _SHORT_PREFIX, True
+
+
+def _split(values: Floats, place: int, mirrored: int) -> tuple[Floats, Floats]:
+    """Return two halves of a vector that are so far apart, or mirror each other, without common numbers."""
+    if mirrored:
+        first = np.arange(max(0, place - values.size + 1), (place + 1) // 2)
+        return values[first], values[place - first]
+    if values.size < 2 * place:
+        return values[: max(0, values.size - place)], values[place:]
+    blocks = values[: values.size // (2 * place) * (2 * place)].reshape(-1, 2, place)
+    return blocks[:, 0].ravel(), blocks[:, 1].ravel()
+
+
+def largest_rounding(values: Vector, tensors: Ints) -> float:
+    """Return how far rounding may have moved a number, by the precision that numbers turn out to have.
+
+    Rounding to half precision, bfloat16 or a fixed grid is no bug of the noise. Numbers within a factor of two of the
+    largest one are then on a grid. On it, rounding moves a number by up to a whole step, since it may have been
+    stochastic. Each tensor is looked at by itself, since layers often differ, and all together, since small ones show
+    little.
 
     Args:
-        vector: The release as float32, (dim,).
-        starts: Where each tensor starts, ascending, from 0 on.
-
-    Returns:
-        One number per tensor, (tensors,).
+        values: Numbers of the release, (n,).
+        tensors: The tensor of each, (n,).
 
     Example:
         >>> noise = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-        >>> f"{largest_roundings(noise, np.array([0]))[0]:.1g}"
+        >>> f"{largest_rounding(noise, np.zeros(1000)):.1g}"
         '1e-07'
-        >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)], dtype=np.float32)
-        >>> [f"{rounding:.1g}" for rounding in largest_roundings(half, np.array([0, 500]))]
-        ['1e-07', '0.001']
-        >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
+        >>> f"{largest_rounding(noise.astype(np.float16), np.zeros(1000)):.1g}"
+        '0.001'
+        >>> f"{largest_rounding((noise / 0.01).round() * np.float32(0.01), np.zeros(1000)):.1g}"
         '0.01'
     """
-    stops, largest = np.append(starts[1:], len(vector)), np.empty(len(starts))
-    for tensor, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        # Two passes without a copy are faster than one over an array of absolute values.
-        part = vector[start:stop]
-        largest[tensor] = max(float(part.max()), -float(part.min()))
-    roundings: Floats = np.spacing(largest.astype(np.float32)).astype(np.float64) / 2  # of single precision
-    # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
-    places = np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1)
-    first = on(CPU, vector[on(vector.device, places)])
-    is_single = (first.view(np.int32) & (_HALF_STEPS - 1)).any(axis=1)
-    for tensor in np.flatnonzero(~is_single).tolist():
-        roundings[tensor] = _coarse_rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
-    # Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse
-    # noise on updates that were not rounded does not.
-    several = np.sort(on(CPU, vector[:_SEVERAL]).astype(np.float64))
-    gaps, span = several[1:] - several[:-1], several[-1] - several[0]
-    wide = gaps[gaps > np.abs(several).max() / _MOST_STEPS]
-    if len(np.unique(np.abs(several))) < _LEAST_VALUES or not wide.size:
-        return roundings
-    step = span / round(span / float(wide.min()))  # a gap of large numbers has a larger relative error
-    for piece in (slice(_SEVERAL), *pieces(len(vector), vector.device)):  # the first few mostly settle the matter
-        # Quantization from the least to the largest number need not have 0 on its grid.
-        steps = (on(CPU, vector[piece]).astype(np.float64) - several[0]) / step
-        if float(np.abs(steps - np.round(steps)).max()) >= _OFF_GRID:
-            return roundings
-    return np.asarray(np.maximum(step, roundings))
-
-
-def _coarse_rounding(values: Vector, largest: float) -> float:
-    """Return how far rounding may have moved the numbers of a tensor, whose first ones use few bits."""
-    single = float(np.spacing(np.float32(largest))) / 2
-    if int((values != 0).sum()) < _LEAST_NUMBERS:
-        return single
-    numbers = on(CPU, values)
-    with np.errstate(over="ignore"):
-        if np.array_equal(numbers.astype(np.float16), numbers):
-            return float(np.spacing(np.float16(largest))) / 2
-    # bfloat16 has the first 16 bits of a float32, the others are 0.
-    is_brain = not (numbers.view(np.int32) & (_BRAIN_STEPS - 1)).any()
-    return single * _BRAIN_STEPS if is_brain else single
+    rounding = float(np.spacing(np.abs(values).max().astype(np.float32))) / 2  # of single precision
+    for part in (values, *(values[tensors == tensor] for tensor in np.unique(tensors))):
+        # Half precision has one step for numbers of about one size, which one sign keeps apart from an offset.
+        sizes = np.abs(part)
+        for near in (part, part[2 * sizes > sizes.max()]):
+            several = np.unique(near[near != 0].astype(np.float64))
+            gaps = np.diff(several)
+            gaps = gaps[gaps > np.abs(several).max(initial=0.0) / _MOST_STEPS]
+            if len(several) < _LEAST_VALUES or not gaps.size:
+                continue
+            span = several[-1] - several[0]
+            step = span / round(span / float(gaps.min()))  # a gap of large numbers has a larger relative error
+            # Quantization from the least to the largest number need not have 0 on its grid. The smaller of these
+            # numbers of half precision may have half of the step.
+            steps = 2 * (several - several[0]) / step
+            if float(np.abs(steps - np.round(steps)).max()) < _OFF_GRID:
+                rounding = max(rounding, step)
+    return rounding

@@ -58,12 +58,11 @@ def _group() -> None:
 
 _FLAG, _PATH = {"is_flag": True}, {"type": click.Path(path_type=Path)}
 _SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--set settings", "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
+    ("--set settings", "A setting as key=value. Repeatable. docs/config.md lists them.", {"multiple": True}),
     ("--baseline", "Also train without canaries, to see what they cost in accuracy.", _FLAG),
     ("--out", "Directory for results, scores, report and checkpoints; rerun to resume.", _PATH),
     ("--max-epsilon", "Exit with code 1 if the claim or a lower bound exceeds this ε.", {"type": float}),
     ("--allow", "With --max-epsilon: what must not stop it, as in `coalmine check`. Repeatable.", {"multiple": True}),
-    ("--settings list_settings", "List all settings with their defaults, and exit.", _FLAG),
     ("--quiet", "Hide progress.", _FLAG),
     ("--json as_json", "Print the result as JSON and nothing else.", _FLAG),
 )
@@ -79,7 +78,8 @@ def _command(method: type[Method]) -> click.Command:
         several = "tuple" in kind
         text = f"{field.description}{'; repeatable' if several else ''}"
         if field.default is not None:
-            text += f" [default: {_default(field.default)}]"
+            default = ",".join(map(str, field.default)) if several else field.default
+            text += f" [default: {default}]"
         # No default of its own: an option that was not typed must leave the setting to --set.
         more: dict[str, Any] = {"is_flag": True, "default": None}
         if field.annotation is not bool:
@@ -104,15 +104,6 @@ def _command(method: type[Method]) -> click.Command:
 def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
     """Run one method and show its results."""
     tables = [table for table in (method.training_type, method.settings_type) if table is not None]
-    if values["list_settings"]:
-        from coalmine.results.tables import Table
-
-        rows = []
-        for table in reversed(tables):  # the method's own settings first
-            for name, field, default in table().walk():
-                rows.append([name, _default(default), field.description or ""])
-        console.print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
-        return
     from coalmine.config import settings_from_mapping, texts_to_mapping
     from coalmine.results.gate import judge
     from coalmine.runs.recompute import objections
@@ -155,13 +146,6 @@ def _audit(method: type[Method], values: Mapping[str, Any]) -> None:
         draw(out, as_json)
     # Last, so that a failed gate leaves a complete directory and report.
     console.exit_if_failed(gate)
-
-
-def _default(value: object) -> str:
-    """Return a default as the command line would take it; a dash for none."""
-    if value in (None, {}):
-        return "-"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def print_method(method: type[Method], found: MethodResults) -> None:

@@ -164,37 +164,23 @@ def log(
 # Finished runs
 
 
-def report(
-    directory: Directory,
-    png: Annotated[
-        Path | None, typer.Option("--png", help="Also write every figure as PNG into this directory.")
-    ] = None,
-    by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
-) -> None:
+def report(directory: Directory) -> None:
     """Draw the report of a finished run: one HTML file that opens offline."""
-    from coalmine.report.page import write_figures, write_report
+    from coalmine.report.page import write_report
 
     with console.busy("drawing"):
-        written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
-    console.say(*written)
+        written = write_report(directory)
+    console.say(written)
 
 
-def model_card(
-    directory: Directory,
-    by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
-    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None,
-) -> None:
+def model_card(directory: Directory) -> None:
     """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
-    from coalmine.files import write_text
     from coalmine.report.page import model_card as card_of
     from coalmine.results.io import read_run_directory, refusing_damage
 
     with refusing_damage(directory):
-        text = card_of(read_run_directory(directory), auditor=by)
-    if out is None:
-        console.say(*text.splitlines())
-    else:
-        console.say(write_text(out, text))
+        text = card_of(read_run_directory(directory))
+    console.say(*text.splitlines())
 
 
 def check(
@@ -220,7 +206,6 @@ def check(
         bool,
         typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="List every variant, not only the most telling ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Gate for CI: recompute everything from the scores; exit code 1 if a claim is refuted or a limit exceeded.
@@ -258,12 +243,12 @@ def check(
             judged["provenance"] = dict(run.provenance)
         console.print_json(results_to_dict([judgment.result for judgment in gate.judgments], **judged))
     else:
-        shown = gate.judgments if every else gate.folded()
+        shown = gate.folded()
         console.print_decision(gate)
         console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
         hidden = len(gate.judgments) - len(shown)
         if hidden:
-            console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
+            console.print_sentence(f"{hidden} variants further from their claims are not listed: --json has them.")
         for about, reason in gate.reasons[1:]:  # the first is part of the decision
             console.print_sentence(f"{about}: {reason}.")
         console.print_warnings(warning for judgment in gate.judgments for warning in judgment.result.warnings)
@@ -277,7 +262,7 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Recompute every bound, claim test and verdict from the stored scores: `check` that asks for no mechanism."""
     from coalmine.results.gate import EXTRACTED, NO_MECHANISM
 
-    check(directory, allow=[NO_MECHANISM, EXTRACTED], every=True, as_json=as_json)
+    check(directory, allow=[NO_MECHANISM, EXTRACTED], as_json=as_json)
 
 
 def compare(

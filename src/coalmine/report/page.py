@@ -59,17 +59,11 @@ _EVERY_RESULT = "{% for result in results.results %}{{ ui.result(loop.index, res
 # Pages and files
 
 
-def write_report(directory: Path, *, auditor: str = "") -> Path:
-    """Write ``report.html`` into a run directory and return its path.
-
-    Args:
-        directory: The run directory.
-        auditor: Who made the audit, if not as the run's settings say.
-    """
+def write_report(directory: Path) -> Path:
+    """Write ``report.html`` into a run directory and return its path."""
     with refusing_damage(directory):
-        run = read_run_directory(directory, scores=True, as_stored=True)
-        page = report(run, auditor=auditor)
-    return write_text(run.path / REPORT, page)
+        page = report(read_run_directory(directory, scores=True, as_stored=True))
+    return write_text(directory / REPORT, page)
 
 
 def write_results(
@@ -93,25 +87,8 @@ def write_results(
     return write_text(path, report(unsaved(results, name, facts)))
 
 
-def write_figures(directory: Path, out: Path) -> list[Path]:
-    """Write every figure of a run's report as PNG and return the paths."""
-    figures: Figures = {}
-    with refusing_damage(directory):
-        report(read_run_directory(directory, scores=True, as_stored=True), figures=figures)
-    written = []
-    for name, (title, spec) in figures.items():
-        written.append(charts.save(charts.as_altair({title: spec}), out / f"{name}.png"))
-    return written
-
-
-def report(run: SavedRun, *, auditor: str = "", figures: Figures | None = None) -> str:
-    """Return the whole page of a run that was read with its scores.
-
-    Args:
-        run: The run.
-        auditor: Who made the audit, if not as the run's settings say.
-        figures: Filled with the figures of the page.
-    """
+def report(run: SavedRun) -> str:
+    """Return the whole page of a run that was read with its scores."""
     light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in charts.COLORS.items()) for i in (0, 1))
     css, script = (_FILES.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     style = f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{css}"
@@ -134,7 +111,7 @@ def report(run: SavedRun, *, auditor: str = "", figures: Figures | None = None) 
     return _TEMPLATES.get_template("page.html.j2").render(
         run=run,
         audited=audited,
-        about=about(run, audited, auditor),
+        about=about(run, audited),
         groups=grouped(run.results),
         methods=methods,
         caveats=caveats,
@@ -142,7 +119,7 @@ def report(run: SavedRun, *, auditor: str = "", figures: Figures | None = None) 
         style=Markup(style),
         library=Markup(library),
         script=Markup(script),
-        figures={} if figures is None else figures,
+        figures={},
         explorers={},
     )
 
@@ -158,19 +135,15 @@ def method_section(results: MethodResults, figures: Figures, explorers: dict[str
     return Markup(_TEMPLATES.from_string(text).render(ui=ui, results=results, **method.section(results)))
 
 
-def model_card(run: SavedRun, *, auditor: str = "") -> str:
+def model_card(run: SavedRun) -> str:
     """Return a section for a model card in Markdown: the statement of differential privacy, and the audit's evidence.
 
     The fields are those that NIST SP 800-226 asks of a guarantee and that the Differential Privacy Deployments Registry
     records. What a run does not know is "not stated", for its owner to fill in.
-
-    Args:
-        run: The run.
-        auditor: Who made the audit, if not as the run's settings say.
     """
     audited = subjects(run)
     template, markdown = _TEMPLATES.get_template("model_card.md.j2"), tables.results_markdown(run.results)
-    return template.render(run=run, audited=audited, about=about(run, audited, auditor), markdown=markdown) + "\n"
+    return template.render(run=run, audited=audited, about=about(run, audited), markdown=markdown) + "\n"
 
 
 def as_html(results: Sequence[Result]) -> str:
@@ -336,7 +309,7 @@ def _mechanism(
     }
 
 
-def about(run: SavedRun, audited: Sequence[Subject], auditor: str) -> dict[str, Any]:
+def about(run: SavedRun, audited: Sequence[Subject]) -> dict[str, Any]:
     """Return the adversaries, the warnings with their methods, what was not tested, the auditor, and the origin."""
     attackers: dict[str, dict[str, None]] = {}
     warnings: dict[str, tuple[str, str]] = {}
@@ -381,7 +354,7 @@ def about(run: SavedRun, audited: Sequence[Subject], auditor: str) -> dict[str, 
         "adversaries": [f"one who {who} ({words.listed(list(names))})" for who, names in attackers.items()],
         "warnings": list(warnings.values()),
         "not_tested": [*not_tested, "Stronger adversaries may exist; servers, networks and logs were not looked at."],
-        "auditor": auditor or run.content.get("auditor", ""),
+        "auditor": run.content.get("auditor", ""),
         "origin": ", ".join(origin),
     }
 

@@ -150,8 +150,8 @@ class Gate:
         """The outcome and the first reason for it."""
         if self.failed:
             (about, reason), *others = self.reasons
-            more = f" And {summary.plural(len(others), 'more reason')}." if others else ""
-            return f"{FAILED}: {about}: {reason}.{more}"
+            number = f" (Reason 1 of {len(others) + 1}.)" if others else ""
+            return f"{FAILED}: {about}: {reason}.{number}"
         if self.outcome == NOT_CHECKED:
             return f"{NOT_CHECKED}: no claim was stated, and no limit applies."
         tested = [judgment for judgment in self.judgments if judgment.bound is not None and judgment.claim is not None]

@@ -25,7 +25,7 @@ import numpy as np
 import coalmine
 from coalmine.errors import InputError, did_you_mean
 from coalmine.files import read_arrays, read_json, read_text, write_json, write_whole
-from coalmine.results.directory import CONFIG, PROVENANCE, RESULT, RUN, RunDirectory
+from coalmine.results.directory import CONFIG, PROVENANCE, REPORT, RESULT, RUN, RunDirectory
 from coalmine.results.result import MethodResults, Result, Results, environment
 from coalmine.stats import Scores
 from coalmine.stats.nulls import parse_null
@@ -60,8 +60,8 @@ def write_results(
                 "overwrite=True"
             )
         # The manifest goes first: a kill in between leaves nothing that passes for results.
-        for path in [directory / MANIFEST, *map(directory.joinpath, digests(directory))]:
-            path.unlink(missing_ok=True)
+        for name in (MANIFEST, REPORT, *digests(directory)):  # a report would be of the results before
+            (directory / name).unlink(missing_ok=True)
     write_scores(results, directory)
     write_json(directory / PROVENANCE, provenance())
     write_json(directory / RESULT, results_to_dict(results, **stated))
@@ -90,7 +90,7 @@ def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] |
         title: Title of the run.
         facts: What the report should say of the training, by the names in `FACTS`.
     """
-    content = {"title": title, **_stated(facts)}
+    content = {"title": title, "coalmine": coalmine.__version__, **_stated(facts)}
     return SavedRun(path=Path(), content=content, results=results, provenance=provenance())
 
 
@@ -323,11 +323,14 @@ def read_extras(directory: Path, names: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def refusing_damage(directory: Path) -> Iterator[None]:
-    """Turn errors that a damaged file of a run leads to into an `InputError`."""
+    """Turn errors that a damaged file, or one of another version, leads to into an `InputError`."""
     try:
         yield
     except InputError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"a file in {directory} is damaged ({reason:.200}): run the audit again") from error
+        raise InputError(
+            f"{directory} was made by another version of coalmine, or a file in it is damaged ({reason:.200}): run the "
+            "audit again"
+        ) from error

@@ -322,7 +322,7 @@ class Result(Showable):
     def __str__(self) -> str:
         """The verdict, the three numbers, and what was found or should be known, on a line each."""
         claim, bound, guess = self.claim, self.quoted_bound, self.best_guess
-        claimed, best = "nothing", f"none, {summary.no_guess(self)}" if self.estimates else "none"
+        claimed, best = "nothing", summary.no_guess(self) if self.estimates else "none"
         about = f", about canaries {self.participation}" * bool(self.participation)
         proven = "nothing: there are only estimates"
         if claim is not None:

@@ -43,7 +43,7 @@ def evidence_sentences(result: Result) -> str:
     if result.best_guess is not None:
         evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
     elif result.estimates:
-        evidence += f" Best guess: none, {no_guess(result)}."
+        evidence += f" Best guess: {no_guess(result)}."
     return " ".join(filter(None, [verdict_sentence(result), tested_with(result), evidence]))
 
 
@@ -52,11 +52,11 @@ def no_guess(result: Result) -> str:
     if any(e.few_scores for e in result.estimates) and result.scores is not None:
         sides = zip([result.scores.members, result.scores.nonmembers], result.side_names, strict=True)
         least, name = min((len(side), name) for side, name in sides if side is not None)
-        source = f"about {_ENOUGH} canaries" if result.side_names[0] == INSERTED else "more trials"
-        return f"since {least:,} scores ({name}) are fewer than {FEW}: {source} would give one"
+        needed = f"about {_ENOUGH} canaries" if result.side_names[0] == INSERTED else "more trials"
+        return f"none, since an estimate takes {FEW} scores on each side, and there are {least:,} ({name}): {needed} would do"
     if any(e.doubtful for e in result.estimates):
-        return "since the scores are not bell-shaped"
-    return "since no reliable estimate is above the lower bound"
+        return "none, since the scores are not bell-shaped"
+    return "none, since no reliable estimate is above the lower bound"
 
 
 def tested_with(result: Result) -> str:
@@ -140,6 +140,8 @@ def verdict_sentence(result: Result) -> str:
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
     power = "" if test.detectable_noise is None else f" {_power_sentence(claim, test)}"
+    if result.verdict is Verdict.TOO_WEAK and result.bound is None and test.p_value is None:
+        return f"Too weak: an estimate cannot refute {claimed}."
     if result.verdict is Verdict.TOO_WEAK:
         return f"Too weak to test {claimed}: {half} could go unnoticed.{_remedy(result, test, half)}"
     if result.verdict is Verdict.SUSPICIOUS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,25 @@ class Shift:
         return gap > quantile * math.sqrt(self.variance + other.variance)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How a run differs from the first one, or a group from the first group.
+
+    Args:
+        difference: All of it in words, or why it is unknown.
+        differs: Whether the scores of two runs differ beyond noise.
+        gap: Mean best guess of a group minus that of the first, or mean lower bound where a run has no best guess.
+        margin: Half of the gap's 95% confidence interval.
+        gap_of: ``"best_guess"`` or ``"lower_bound"``.
+    """
+
+    difference: str
+    differs: bool | None = None
+    gap: float | None = None
+    margin: float | None = None
+    gap_of: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """What one run, or one group of runs, shows of one method and view.
@@ -85,14 +104,18 @@ class Row:
         run: Name of the run or group.
         title: What is compared, such as ``"one-shot, updates"``.
         results: The result of each run.
-        difference: How it differs from the first run, or from the first group: mean best guess minus that of the first
-            group, with its 95% confidence interval; where a run has no best guess, the same of their lower bounds.
+        against: How it differs from the first run or group.
     """
 
     run: str
     title: str
     results: Sequence[Result]
-    difference: str = ""
+    against: Difference = field(default_factory=lambda: Difference(""))
+
+    @property
+    def difference(self) -> str:
+        """How it differs from the first run or group, in words."""
+        return self.against.difference
 
     @property
     def result(self) -> Result:
@@ -121,7 +144,7 @@ class Row:
         for result in self.results:
             numbers = {name: in_json(value) for name, value in result.numbers.items()}
             about = {"method": result.method, "view": result.label, "run": self.run}
-            rows.append({**about, **numbers, "verdict": result.verdict.value, "difference": self.difference})
+            rows.append({**about, **numbers, "verdict": result.verdict.value, **vars(self.against)})
         return rows
 
 
@@ -154,10 +177,10 @@ class Comparison:
                 "first group's mean best guess with its 95% confidence interval (Welch's t); where a run has no best "
                 "guess, that of the lower bounds, which also depend on how many canaries there were."
             )
-        judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
+        judged = [row.against.differs for row in self.rows if row.against.differs is not None]
         if not judged:
             return "No two results could be compared with each other: the last column says why."
-        different = sum(row.difference == DIFFERS for row in judged)
+        different = sum(judged)
         return (
             f"{different} of {summary.plural(len(judged), 'comparison')} with the first run "
             f"{'shows' if different == 1 else 'show'} a difference beyond noise; about {0.05 * len(judged):.2g} would "
@@ -170,7 +193,7 @@ class Comparison:
         """The settings that differ, if any, and the results."""
         tables = []
         if self.settings:
-            tables.append(Table("settings that differ", ["setting", *self.runs], self.settings))
+            tables.append(Table("Settings that differ", ["setting", *self.runs], self.settings))
         columns = [self.by or "group", "runs", "claimed ε", "lower bound", "best guess", "refuted"]
         columns = columns if self._grouped else ["run", *EVIDENCE]
         rows = []
@@ -181,7 +204,7 @@ class Comparison:
                 cells = [str(len(row.results)), *spreads, f"{row.refuted} of {len(row.results)}"]
             rows.append([row.result.method, row.view, row.run, *cells, row.difference])
         columns = ["method", "view", *columns, f"against {self.runs[0]}"]
-        return [*tables, Table(f"compared with {self.runs[0]}", columns, rows)]
+        return [*tables, Table(f"Compared with {self.runs[0]}", columns, rows)]
 
     def plot(self) -> Any:
         """Return an altair chart: claim, lower bound and best guess of every run, by method and view.
@@ -244,22 +267,24 @@ def groups_by_setting(runs: Sequence[Path | str], names: Sequence[str]) -> list[
     return groups
 
 
-def _welch(first: Row, second: Row) -> str:
+def _welch(first: Row, second: Row) -> Difference:
     """Return the difference of two groups' means with its confidence interval, or why there is none."""
-    one, other, measure = first.values("best_guess"), second.values("best_guess"), ""
-    if one.size < len(first.results) or other.size < len(second.results):
-        one, other, measure = first.values("lower_bound"), second.values("lower_bound"), " (lower bounds)"
+    measure, remark = "best_guess", ""
+    if any(row.values(measure).size < len(row.results) for row in (first, second)):
+        measure, remark = "lower_bound", " (lower bounds)"
+    one, other = first.values(measure), second.values(measure)
     if min(len(first.results), len(second.results)) < 2:
-        return "not compared: fewer than two runs"
+        return Difference("not compared: fewer than two runs")
     if min(one.size, other.size) < 2:
-        return "not compared: no best guess, no bound"
+        return Difference("not compared: no best guess, no bound")
     terms = np.array([one.var(ddof=1) / one.size, other.var(ddof=1) / other.size])
     half = 0.0
     if terms.any():
         # The degrees of freedom of Welch and Satterthwaite.
         freedom = terms.sum() ** 2 / np.sum(terms**2 / (np.array([one.size, other.size]) - 1))
         half = float(special.stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(terms.sum())
-    return f"{other.mean() - one.mean():+.2f} ± {half:.2f}{measure}"
+    gap = float(other.mean() - one.mean())
+    return Difference(f"{gap:+.2f} ± {half:.2f}{remark}", gap=gap, margin=half, gap_of=measure)
 
 
 def _mean_and_spread(values: Floats, runs: int) -> str:
@@ -337,7 +362,7 @@ def compare(
             if result is not None:
                 by_name.setdefault(name, []).append(result)
         first, *others = (Row(run=name, title=title, results=several) for name, several in by_name.items())
-        rows += [first, *(replace(other, difference=_difference(first, other)) for other in others)]
+        rows += [first, *(replace(other, against=_difference(first, other)) for other in others)]
     settings = _settings(saved) if groups is None else []
     return Comparison(runs=list(dict.fromkeys(names)), settings=settings, rows=rows, by=by)
 
@@ -404,17 +429,18 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return names
 
 
-def _difference(first: Row, second: Row) -> str:
+def _difference(first: Row, second: Row) -> Difference:
     """Say whether two runs differ by more than noise, or by how much two groups of runs differ."""
     deltas = {None if result.bound is None else result.bound.delta for row in (first, second) for result in row.results}
     if len(deltas) > 1:
-        return "not compared: different δ"
+        return Difference("not compared: different δ")
     if len(first.results) > 1 or len(second.results) > 1:
         return _welch(first, second)
     one, other = _shift(first.result), _shift(second.result)
     if one is None or other is None:
-        return "not compared: no scores, too few, or constant"
-    return DIFFERS if one.differs(other) else WITHIN
+        return Difference("not compared: no scores on both sides, too few, or all equal")
+    differs = one.differs(other)
+    return Difference(DIFFERS if differs else WITHIN, differs=differs)
 
 
 def _shift(result: Result) -> Shift | None:

@@ -33,13 +33,6 @@ def test_a_running_audit_is_printed_as_json(run):
     assert json.loads(out)["results"][0]["view"] == "running"
 
 
-def test_settings_are_listed_with_defaults(run):
-    code, out, _ = run("audit", "canife", "--settings")
-    assert code == 0
-    for key in ("every", "trials", "design.iterations", "pool_fraction", "client.learning_rate"):
-        assert key in out
-
-
 @pytest.mark.parametrize("setting", ["trial=3", "mode=thawed", "trials=1", "clip_norm=none", "pool_clients=999"])
 def test_a_bad_setting_is_an_error_in_one_sentence(run, setting):
     code, _, err = run("audit", "canife", *sets(*FAST, setting, "noise_multiplier=0"))

@@ -185,7 +185,8 @@ class Ldp:
         if found["claim_test"].verdict is Verdict.TOO_WEAK:
             needed = trials_needed(trials, claim, joint)
             if needed is not None:
-                warnings.append(f"about {needed:,} trials would detect half of the claimed noise")
+                half = "half the noise" if claim.least_noise is not None else "twice this ε"
+                warnings.append(f"{self._variant(key)}, {view}: about {needed:,} trials would detect {half}")
         findings = []
         if found["claim_test"].refuted:
             rng = default_rng(self.seed)
