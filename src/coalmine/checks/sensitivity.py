@@ -318,27 +318,29 @@ class _Search:
                 continue
             later = slice(plain.size // rounds, None)
             left = np.abs(plain[later] - moved[later]) > 8 * self._probes.template.precision * np.abs(plain[later])
-            correlated, again = False, around.outcome(1).vector if self._scale.noise_multiplier else plain[:0]
-            if again.size == plain.size:
+            shared = ""
+            if not left.any():
                 # The noise of rounds is correlated if that is how two draws of each round differ.
+                again = around.outcome(1).vector
+                if not self._scale.noise_multiplier or again.size != plain.size:
+                    continue
                 standard = (plain - again).reshape(rounds, -1) / np.where(noise.bare, np.inf, noise.std)
                 standard /= np.maximum(np.linalg.norm(standard, axis=1, keepdims=True), 1e-300)
                 correlations = np.abs(np.triu(standard @ standard.T, 1))
-                correlated = bool(correlations.max() > _CORRELATED / math.sqrt(standard.shape[1]))
-            if not left.any() and not correlated:
-                continue  # nothing of the first round is left in later ones
-            shared = "" if left.any() else ", whose noise is shared with later rounds in part"
+                if correlations.max() <= _CORRELATED / math.sqrt(standard.shape[1]):
+                    continue  # nothing of the first round is left in later ones
+                shared = ", whose noise is shared with later rounds in part"
             movement = around.compare([joined, *rest], self._scale, doubt=self._doubt)
             does = f"took part in the first of {rounds} rounds{shared}"
             self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement)
-            # Who takes part in every round may add up, as in momentum, however short single steps are. Where rounds
-            # share noise, it depends on how they are meant to what that costs.
-            if not correlated and probe.length <= 1:
+            # Who takes part in every round may add up, as in momentum, however short single steps are. With noise it
+            # depends on how rounds are meant to share it what that costs, as in tree aggregation.
+            if not self._scale.noise_multiplier and probe.length <= 1:
                 last = Round(
                     _LastRound(self._runner), [ordinary], draws=self._draws, precision=self._probes.template.precision
                 )
                 does = f"took part in this and the {_EVERY_ROUND - 1} rounds before"
-                movement = last.compare([joined], self._scale, doubt=math.inf)  # other draws would take long
+                movement = last.compare([joined], self._scale, doubt=self._doubt)
                 self._observe(replace(probe, check=Check.SENSITIVITY, does=does, plain=False), movement)
 
     def _observe(self, probe: Probe, movement: Movement) -> None:
@@ -381,7 +383,9 @@ class _LastRound(Runner):
 
     def run(self, rounds: Sequence[Sequence[Any]], draw: int = 0) -> Outcome:
         """Return the last release."""
-        outcome = self._runner.run([clients for clients in rounds for _ in range(_EVERY_ROUND)], draw)
+        # Copies, since an aggregation may add up in place.
+        repeated = [copy.deepcopy(list(clients)) for clients in rounds for _ in range(_EVERY_ROUND)]
+        outcome = self._runner.run(repeated, draw)
         return replace(outcome, vector=outcome.vector[-sum(outcome.sizes.values()) :])
 
 

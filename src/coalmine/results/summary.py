@@ -53,7 +53,8 @@ def no_guess(result: Result) -> str:
         sides = zip([result.scores.members, result.scores.nonmembers], result.side_names, strict=True)
         least, name = min((len(side), name) for side, name in sides if side is not None)
         needed = f"about {_ENOUGH} canaries" if result.side_names[0] == INSERTED else "more trials"
-        return f"none, since an estimate takes {FEW} scores on each side, and there are {least:,} ({name}): {needed} would do"
+        few = f"an estimate takes {FEW} scores on each side, and there are {least:,} ({name})"
+        return f"none, since {few}: {needed} would do"
     if any(e.doubtful for e in result.estimates):
         return "none, since the scores are not bell-shaped"
     return "none, since no reliable estimate is above the lower bound"

@@ -84,8 +84,7 @@ def replay_strategy(
         noise_multiplier: The claimed noise multiplier; by default the wrapper's.
         weighted_by: Key of the number of examples among the metrics of a reply; None if all clients send the same.
         options: What is tried, and what counts as a bug. By default replies that no honest client sends do, since they
-            come from a network. The divisor is the number of clients. If clients show in a later round, one that takes
-            part in 20 of them is tried, too.
+            come from a network. The divisor is the number of clients.
 
     Returns:
         The findings, and how far each client moved the model.
