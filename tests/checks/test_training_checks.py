@@ -177,9 +177,7 @@ AWKWARD = {
     "heavy-tailed clients": {"tails": 2.0},
 }
 SLOW = [
-    pytest.param(
-        server, case, marks=() if "plain" in case and server in ("mean of 3", "momentum") else pytest.mark.slow
-    )
+    pytest.param(server, case, marks=() if "plain" in case and server == "mean of 3" else pytest.mark.slow)
     for server in (*LINEAR, *OTHERS)
     for case in AWKWARD
 ]

@@ -29,7 +29,7 @@ def known(record, noise_multiplier):
     noise = np.repeat(noise_multiplier / record.norms[:, None], tensors, axis=1)  # in units of each update
     claimed = np.full(bins, float(noise_multiplier))
     return NoiseFloor(
-        noise_multipliers=claimed, typical=noise, slack=np.ones(tensors), of_round=noise, carried=1.0, length=0.0
+        noise_multipliers=claimed, typical=noise, of_round=noise, likely=noise.max(axis=0), carried=1.0, length=0.0
     )
 
 
@@ -150,7 +150,10 @@ BUGS = {
     "the same rows": (same_rows, "The rows of fc1.weight"),
     "a quarter, four times": (a_quarter_four_times, "Parts of fc1.weight get the same noise"),
     "mirrored": (mirrored, "Parts of fc1.weight get the same noise"),
-    "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
+    "the same seed for each tensor": (
+        same_seed_for_each_tensor,
+        "fc2.weight and fc1.weight, fc1.bias and fc2.weight get the same noise",
+    ),
 }
 
 

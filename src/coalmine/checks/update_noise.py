@@ -23,9 +23,9 @@ from coalmine.stats.exact_tests import best_seed, energy_p_value, near_zero_p_va
 
 NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
 
-# Families of tests of the size: rounds, blocks, blocks in single rounds, numbers near zero, single numbers; and of
-# repeats: updates, tensors, updates without news, seeds.
-_SIZE_TESTS, _FRESH_TESTS = 5, 4
+# Families of tests of the size: blocks, tensors in single rounds, numbers near zero, single numbers; and of repeats:
+# updates, tensors, updates without news, seeds.
+_SIZE_TESTS, _FRESH_TESTS = 4, 4
 _UNCOMMON = 0.01  # probability of an energy, over the number of blocks, below which it is of another size
 _NEAR = 0.1  # standard deviations of the claimed noise that count as near zero
 _LISTED = 3
@@ -37,10 +37,9 @@ _FROZEN = 0.95  # share from which on what a server carries over from earlier re
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _LEAST_SAMPLE = 8
 _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tensor
-_SEEDED_ROUNDS = 8  # rounds whose noise is compared with that of small seeds
+_SEEDED_ROUNDS = 4  # rounds whose noise is compared with that of small seeds
 _TAILS = (0.5, 0.25, 0.1, 0.03, 0.01, 0.003)  # shares of the numbers, the largest or the smallest
 _SUBJECTS = {THE_UPDATE: "The update"}  # names that a sentence does not start with as they are
-_COPIES = {"neighbors": "Neighboring coordinates of ", "rows": "The rows of ", "tensors": "", "parts": "Parts of "}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +50,6 @@ class ClaimedNoise:
         record: What was recorded, of at least one round.
         floor: The claimed noise in the record, at least.
         level: Significance of each of the checks.
-        low_tensors: Which tensors have a block with too little noise, (tensors,).
         sampled: Sampled rounds in order.
         rows: Their updates in standard deviations of the claimed noise, 0 where that is unknown, (sampled, numbers).
         rounding: How far rounding may have moved the numbers of each, (sampled,).
@@ -60,7 +58,6 @@ class ClaimedNoise:
     record: NoiseRecord
     floor: NoiseFloor
     level: float
-    low_tensors: Bools
     sampled: Ints
     rows: Floats
     rounding: Floats
@@ -89,7 +86,6 @@ def noise_findings(
     claim = ClaimedNoise(
         record=record, floor=floor, level=level, sampled=record.sampled[slots], rows=record.updates[slots] / judged,
         rounding=np.asarray(record.rounding[bins] / judged.min(axis=1)),
-        low_tensors=np.isin(np.arange(len(record.layers.names)), record.tensor_of_block[low]),
     )  # fmt: skip
     # Noise that repeats in all rounds may be small by chance in all of them together, but not in a single one. So noise
     # is missing if blocks with most of the numbers have too little, and so in the first round already.
@@ -142,17 +138,21 @@ def size_findings(
     """
     record, level, findings = claim.record, claim.level, list[Finding]()
     by_block = _SIZE_TESTS * energies.shape[1] * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0))
-    # A single round is judged by its own share of the canaries.
-    once, numbers = (terms[: len(energies)] for terms in in_variances(record, claim.floor.of_round))
-    by_round = _SIZE_TESTS * len(once) * energy_p_value(once.sum(axis=1), numbers.sum(axis=1))
-    by_both = _SIZE_TESTS * once.size * energy_p_value(once, numbers)
-    certain, low_rounds = by_block <= level, by_round <= level
+    # A single round is judged by its own share of the canaries, tensor by tensor.
+    once, numbers = (
+        np.add.reduceat(terms[: len(energies)], np.searchsorted(record.edges, record.layers.starts), axis=1)
+        for terms in in_variances(record, claim.floor.of_round)
+    )
+    by_round = _SIZE_TESTS * once.size * energy_p_value(once, numbers)
+    certain, odd = by_block <= level, by_round <= level
+    low_rounds = odd @ record.layers.sizes > record.layers.dim / 2
     low_blocks = certain
     if certain.any():
         # Blocks of a few numbers cannot lack noise for certain. By the noise that is most likely, it is missing
         # everywhere if all others are nearer to those without than to the claim, or might be like these by chance.
-        likely = claim.floor.slack[record.tensor_of_block] ** 2 * energies.sum(axis=0)
-        freedom = np.maximum(dimensions.sum(axis=0), 1)
+        floor, freedom = claim.floor, np.maximum(dimensions.sum(axis=0), 1)
+        slack = floor.typical.max(axis=0) / np.maximum(floor.likely, 1e-300)
+        likely = np.minimum(slack, 1)[record.tensor_of_block] ** 2 * energies.sum(axis=0)
         found = likely[certain].sum() / freedom[certain].sum()
         alike = stats.chi2.sf(likely / max(found, 1e-300), freedom) >= _UNCOMMON / certain.size
         if (certain | alike | (likely / freedom <= (1 + found) / 2)).all():
@@ -177,30 +177,31 @@ def size_findings(
             findings.append(Finding(check=check, sentence=sentence, p_value=p_value, where=place))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
-        low = once[low_rounds].sum(axis=1), numbers[low_rounds].sum(axis=1)
-        share = max(noise_at_most(*one, level / len(once)) for one in zip(*low, strict=True))
+        low = np.where(odd, once, 0)[low_rounds].sum(axis=1), np.where(odd, numbers, 0)[low_rounds].sum(axis=1)
+        share = max(noise_at_most(*one, level / once.size) for one in zip(*low, strict=True))
         have = "has" if low_rounds.sum() == 1 else "have"
         sentence = f"{list_rounds(rounds[low_rounds], _LISTED).capitalize()} {have} {_less(share)}"
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_round[low_rounds].max())))
-    odd = (by_both <= level) & ~low_blocks & ~low_rounds[:, None]
-    for tensor in np.unique(record.tensor_of_block[odd.any(axis=0)])[:_LISTED]:
-        cells = odd & (record.tensor_of_block == tensor)
-        name, when = record.layers.names[tensor], list_rounds(rounds[cells.any(axis=1)], _LISTED)
-        sentence, p_value = f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}", by_both[cells].max()
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_value), where=name))
-    if len(energies) == np.count_nonzero(record.counts) and not low_rounds.any():
-        findings += _near_zero(claim)  # rounds without noise have many numbers near zero, too
-    return findings
+        p_value = float(by_round.min(axis=1)[low_rounds].max())
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value))
+    odd &= ~low_rounds[:, None]
+    odd[:, record.tensor_of_block[low_blocks]] = False
+    for tensor in np.flatnonzero(odd.any(axis=0))[:_LISTED]:
+        name, when = record.layers.names[tensor], list_rounds(rounds[odd[:, tensor]], _LISTED)
+        sentence = f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}"
+        p_value = float(by_round[odd[:, tensor], tensor].max())
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
+    # What lacks noise has many numbers near zero, too.
+    return findings or _near_zero(claim)
 
 
 def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     """Return tensors in which more numbers are near zero than noise allows, and single numbers without noise."""
-    record, known, rows, level = claim.record, claim.low_tensors, claim.rows, claim.level
+    record, rows, level = claim.record, claim.rows, claim.level
     home, rounding, findings = record.tensor_of_sample, float(claim.rounding.max()), list[Finding]()
     near = (np.abs(rows) <= _NEAR) & (rows != 0)
-    counts, totals = (np.bincount(home, terms.sum(axis=0), len(known)) for terms in (near, rows != 0))
-    p_values = _SIZE_TESTS * len(known) * near_zero_p_value(counts, totals, _NEAR + rounding)
-    low = (p_values <= level) & ~known
+    counts, totals = (np.bincount(home, terms.sum(axis=0)) for terms in (near, rows != 0))
+    p_values = _SIZE_TESTS * len(counts) * near_zero_p_value(counts, totals, _NEAR + rounding)
+    low = p_values <= level
     by_chance = float(special.erf(_NEAR / np.sqrt(2)))  # noise puts some numbers near zero, too
     for tensor in np.flatnonzero(low):
         bare = max(0.0, counts[tensor] / totals[tensor] - by_chance) / (1 - by_chance)
@@ -218,7 +219,7 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     energies = with_rounding(energies, dimensions, rounding)
     p_values = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
     tensors = np.searchsorted(record.layers.starts, coordinates, side="right") - 1
-    bare_numbers = (p_values <= level) & ~(known | low)[tensors]
+    bare_numbers = (p_values <= level) & ~low[tensors]
     if bare_numbers.any():
         first = int(coordinates[int(np.argmax(bare_numbers))])
         where, _ = record.layers.name_of_stretch(first, first)
@@ -273,14 +274,17 @@ def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
     rows, home, level = claim.rows, claim.record.tensor_of_sample, claim.level
     if len(rows) < 2:
         return []
+
     # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
-    bare = len(rows) * energy_p_value(np.sum(rows**2, axis=1), np.count_nonzero(rows, axis=1)) <= level
-    if findings := _seeded(claim) or _frozen(claim, bare):
+    def bare(columns: Bools) -> Bools:
+        part = rows[:, columns]
+        return len(rows) * energy_p_value(np.sum(part**2, axis=1), np.count_nonzero(part, axis=1)) <= level
+
+    if findings := _seeded(claim) or _frozen(claim, bare(home >= 0)):
         return findings
-    sizes = np.bincount(home, minlength=len(claim.low_tensors))
-    large = sizes >= _LEAST_SAMPLE
+    large = np.bincount(home) >= _LEAST_SAMPLE
     parts = [("The noise of", home >= 0, 1)]
-    for tensor in np.flatnonzero(large & ~claim.low_tensors if len(rows) <= _MOST_BY_TENSOR else ()):
+    for tensor in np.flatnonzero(large if len(rows) <= _MOST_BY_TENSOR else ()):
         parts.append((f"The noise of {claim.record.layers.names[tensor]} in", home == tensor, int(np.sum(large))))
     findings = []
     for subject, columns, tests in parts:
@@ -288,7 +292,7 @@ def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
         pairs = len(rows) * (len(rows) - 1) / 2
         p_values = energy_p_value(with_rounding(rest, degrees + 1, claim.rounding[1:]), degrees)
         p_values = np.minimum(1.0, _FRESH_TESTS * tests * pairs * p_values)
-        repeated = np.flatnonzero((p_values <= level) & (share >= _EXPLAINED) & ~bare[1:])
+        repeated = np.flatnonzero((p_values <= level) & (share >= _EXPLAINED) & ~(bare(home >= 0) | bare(columns))[1:])
         if len(repeated):
             findings.append(_repeats(subject, claim, repeated, source, share, float(p_values[repeated].max())))
             if columns.all():  # then no tensor need be named
@@ -385,18 +389,18 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
     # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.
     low = len(pairs) * energy_p_value(whole, dimensions) <= level
     copied = np.flatnonzero((p_values <= level) & (whole - rest >= _EXPLAINED * whole) & ~low)
-    kinds, findings = np.array([pair.kind for pair in pairs]), list[Finding]()
-    for kind, start in _COPIES.items():
-        group = copied[kinds[copied] == kind]
-        if not len(group):
-            continue
-        listed = 1 if kind == "tensors" else _LISTED
-        names, more = ", ".join(pairs[pair].name for pair in group[:listed]), len(group) - listed
-        sentence = f"{start}{names} get the same noise"
-        if more > 0 and kind == "tensors":
-            sentence += f", and {more} more pairs of tensors"
-        elif more > 0:
-            sentence = f"{start}{names} and {more} more tensors get the same noise"
+    named: dict[str, list[int]] = {}
+    for number in copied.tolist():
+        pair, (place, mirrored) = pairs[number], record.places[number].tolist()
+        start = ""
+        if pair.second is None:
+            row = math.prod(record.layers.shapes[pair.name][1:])
+            start = {1: "Neighboring coordinates of ", row: "The rows of "}.get(0 if mirrored else place, "Parts of ")
+        named.setdefault(start, []).append(number)
+    findings = []
+    for start, group in named.items():
+        names, more = ", ".join(pairs[number].name for number in group[:_LISTED]), len(group) - _LISTED
+        sentence = f"{start}{names}{f' and {more} more' * (more > 0)} get the same noise"
         p_value = float(min(1.0, p_values[group].max()))
         findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=p_value))
     return findings
@@ -410,7 +414,7 @@ def shape_findings(claim: ClaimedNoise) -> list[Finding]:
 
     Noise that is bounded, or has one sign, shows what is beside it where it ends, and noise that is mostly tiny where
     it is tiny. Whatever is picked by what was released, such as the largest hundredth of the numbers, the canaries
-    there add up to at most Σc²/z · φ(Φ⁻¹(p)) on average, where p is the share of the numbers that were picked.
+    there add up to at most Σc²/z · φ(Φ⁻¹(p)) on average, where p is the share of Σc² that was picked.
     """
     record, slots = claim.record, claim.record.rounds()
     noise = claim.floor.noise_multipliers[record.bin_of_round[claim.sampled]]
@@ -420,12 +424,12 @@ def shape_findings(claim: ClaimedNoise) -> list[Finding]:
     best = Finding(check=Check.SHAPE, sentence="", p_value=1.0)
     for share in _TAILS:
         for side, name in ((1.0, "largest"), (-1.0, "smallest")):
-            picked = (ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number
-            picked &= news != 0
+            picked = ((ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number) & (news != 0)
             # The canaries have random signs, and are the same in many rounds.
             by_number = side * np.sum(canaries * picked, axis=0)
-            most = claim.floor.carried * float(stats.norm.pdf(stats.norm.isf(picked.mean())) * np.sum(canaries**2))
-            error = max(float(np.linalg.norm(by_number)), 1e-300)
+            energy = max(float(np.sum(canaries**2)), 1e-300)
+            tail = float(stats.norm.pdf(stats.norm.isf(np.sum(canaries**2, where=picked) / energy)))
+            most, error = claim.floor.carried * energy * tail, max(float(np.linalg.norm(by_number)), 1e-300)
             p_value = 2 * len(_TAILS) * float(stats.norm.sf((by_number.sum() - most) / error))
             if most > 0 and p_value < best.p_value:
                 sentence = (

@@ -8,8 +8,8 @@ released. The record takes about 16 MB, and for models of up to half a million p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +26,9 @@ THE_UPDATE = "the update"
 # The arrays that a checkpoint keeps: those that the checks read, and those that only later rounds need.
 _READ = (
     "energies", "numbers", "products", "canaries", "news", "counts", "rounding", "norms", "sampled", "updates",
-    "new", "planted", "copies", "whole", "lengths", "squares", "released",
+    "new", "planted", "copies", "whole", "lengths", "squares", "released", "places",
 )  # fmt: skip
-_CARRIED = ("before", "older", "dropped", "quiet", "last_round", "place")
+_CARRIED = ("before", "older", "dropped", "quiet", "last_round")
 _BLOCKS = 4  # parts of a tensor whose energies are kept
 _LEAST_BLOCK = 32
 _KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 20, 256
@@ -41,7 +41,7 @@ _LAG_NUMBERS, _LAG_DIMENSIONS = 1 << 22, 512
 # Copies inside an update are bugs of the code, not of single rounds: a few rounds show them.
 _COPY_ROUNDS = 4
 _SEARCHED = 1 << 14  # numbers of each tensor that are searched for copies
-_PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
+_PREFIX, _LEAST_HALF = 64, 16
 
 _LEAST_VALUES = 8  # different numbers of about the same size that show a grid: fewer are on one by chance
 _MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the precision of the numbers themselves
@@ -49,21 +49,19 @@ _OFF_GRID = 0.01  # steps
 
 
 class Pair(NamedTuple):
-    """Two stretches of an update whose noise should be independent.
+    """Two stretches of an update whose noise should be independent, or one that is split where it is most like itself.
 
     Args:
-        kind: ``"neighbors"``, ``"rows"``, ``"tensors"`` or ``"parts"``.
         name: Name of the tensor, or of both.
         tensor: Index of the tensor with the first stretch.
-        first: The first stretch; for ``"parts"``, what is split where it is most like itself.
-        second: The second stretch, of equal length.
+        first: The first stretch.
+        second: The second stretch, of equal length; None if the first one is split.
     """
 
-    kind: str
     name: str
     tensor: int
     first: slice
-    second: slice
+    second: slice | None = None
 
 
 class NoiseRecord:
@@ -113,7 +111,7 @@ class NoiseRecord:
         # Energy of one half of pairs after projecting out the other half, and before: (rounds, pairs).
         self.copies, self.whole = np.full((2, _COPY_ROUNDS, len(self.pairs)), np.nan)
         self.lengths = np.zeros(len(self.pairs), dtype=np.int64)  # of the halves
-        self.place = np.zeros(2, dtype=np.int64)  # where the largest tensor is most like itself; 1 if backwards
+        self.places = np.zeros((len(self.pairs), 2), dtype=np.int64)  # where each is split; and 1 if backwards
         # Energy of each single number over all rounds, and how often it was released.
         self.squares, self.released = np.zeros((2, dim if dim <= _MOST_SQUARES else 0), dtype=np.float32)
         # The last updates, at most ``lags`` of them; the mean of those before; and how many these were.
@@ -123,31 +121,19 @@ class NoiseRecord:
         self.quiet = np.zeros(dim, dtype=np.uint8)  # rounds since each number was released, at most 255
 
     def _pairs(self) -> list[Pair]:
-        """Return neighbors, the first two rows and parts of a tensor, and the starts of two tensors."""
-        layers, sizes = self.layers, self.layers.sizes
-        neighbors, rows, tensors = list[Pair](), list[Pair](), list[Pair]()
-        large = np.flatnonzero(sizes >= _SHORT_PREFIX)
-        for number in large.tolist():
-            name, start = layers.names[number], int(layers.starts[number])
-            stop = start + min(int(sizes[number]), _SEARCHED) // 2 * 2
-            neighbors.append(Pair("neighbors", name, number, slice(start, stop, 2), slice(start + 1, stop, 2)))
-            row = math.prod(layers.shapes[name][1:])
-            if row >= _SHORT_PREFIX and 2 * row <= sizes[number]:
-                halves = slice(start, start + row), slice(start + row, start + 2 * row)
-                rows.append(Pair("rows", name, number, *halves))
-        large = large[np.argsort(-sizes[large], kind="stable")][:_MOST_TENSORS]
-        for i, number in enumerate(large.tolist()):
-            length = _PREFIX if sizes[number] >= _PREFIX else _SHORT_PREFIX
-            for larger in large[:i].tolist():
-                names = f"{layers.names[number]} and {layers.names[larger]}"
-                one, other = (slice(start, start + length) for start in layers.starts[[number, larger]].tolist())
-                tensors.append(Pair("tensors", names, number, one, other))
-        parts = []
-        if len(large) and sizes[large[0]] >= 4 * _SHORT_PREFIX:
-            start, size = int(layers.starts[large[0]]), int(sizes[large[0]])
-            searched = slice(start, start + min(size, _SEARCHED))
-            parts.append(Pair("parts", layers.names[large[0]], int(large[0]), searched, searched))
-        return [*neighbors, *rows, *tensors, *parts]
+        """Return each tensor, and the starts of tensors of neighboring sizes."""
+        layers, sizes, starts = self.layers, self.layers.sizes, self.layers.starts.tolist()
+        ordered = np.argsort(-sizes, kind="stable")[: np.sum(sizes >= _LEAST_HALF)].tolist()
+        pairs = []
+        for number in ordered:
+            if sizes[number] >= 4 * _LEAST_HALF:
+                searched = slice(starts[number], starts[number] + min(int(sizes[number]), _SEARCHED))
+                pairs.append(Pair(layers.names[number], number, searched))
+        for larger, number in pairwise(ordered):
+            length, name = min(int(sizes[number]), _PREFIX), f"{layers.names[number]} and {layers.names[larger]}"
+            one, other = (slice(starts[tensor], starts[tensor] + length) for tensor in (number, larger))
+            pairs.append(Pair(name, number, one, other))
+        return pairs
 
     def add(self, round: int, update: Vector, canaries: Vector, rounding: float = 0.0, norm: float = 0.0) -> None:
         """Record an update.
@@ -225,20 +211,20 @@ class NoiseRecord:
         unused = np.flatnonzero(np.isnan(self.whole).all(axis=1))
         if not self.pairs or not len(unused):
             return
-        slot, searches = unused[0], self.pairs[-1].kind == "parts"
-        if searches and slot == 0:
-            self.place[:] = _most_alike(update[self.pairs[-1].first].astype(np.float64))
+        slot = unused[0]
         for number, pair in enumerate(self.pairs):
-            half, other = (update[part].astype(np.float64) / unit for part in (pair.first, pair.second))
-            if pair.kind == "parts":
-                half, other = _split(half, *self.place.tolist())
+            half = update[pair.first].astype(np.float64) / unit
+            if pair.second is None:
+                if slot == 0:
+                    self.places[number] = _most_alike(half)
+                half, other = _split(half, *self.places[number].tolist())
+            else:
+                other = update[pair.second].astype(np.float64) / unit
             whole, across, length = float(half @ half), float(half @ other), float(other @ other)
-            self.whole[slot, number] = whole
-            self.copies[slot, number] = whole - across**2 / length if length > 0 else whole
-            self.lengths[number] = half.size
-        if searches and slot == 0:
             # The round that chose the place cannot test it. It keeps all its energy, which can only hide a copy.
-            self.copies[0, -1] = self.whole[0, -1]
+            tests = length > 0 and (slot > 0 or pair.second is not None)
+            self.whole[slot, number], self.lengths[number] = whole, half.size
+            self.copies[slot, number] = whole - across**2 / length if tests else whole
 
     def rounds(self) -> Ints:
         """Return the slots of sampled rounds in order of the rounds."""
@@ -264,11 +250,11 @@ def _most_alike(values: Floats) -> tuple[int, bool]:
     """Return where a vector is most like itself: at which lag, or about which sum of two places if backwards."""
     spectrum = np.fft.rfft(values - values.mean(), 2 * values.size)
     # x[i] · x[i + lag] summed over i, and x[i] · x[sum − i], which counts all twice; both of enough terms.
-    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _SHORT_PREFIX]
-    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _SHORT_PREFIX : 2 * (values.size - _SHORT_PREFIX)]
+    lags = np.abs(np.fft.irfft(np.abs(spectrum) ** 2))[1 : values.size - _LEAST_HALF]
+    sums = np.abs(np.fft.irfft(spectrum**2))[2 * _LEAST_HALF : 2 * (values.size - _LEAST_HALF)]
     if lags.max() > sums.max() / 2:
         return int(np.argmax(lags)) + 1, False
-    return int(np.argmax(sums)) + 2 * _SHORT_PREFIX, True
+    return int(np.argmax(sums)) + 2 * _LEAST_HALF, True
 
 
 def _split(values: Floats, place: int, mirrored: int) -> tuple[Floats, Floats]:

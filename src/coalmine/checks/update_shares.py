@@ -15,25 +15,23 @@ from scipy import stats
 from coalmine.arrays import Floats, Ints
 from coalmine.checks.update_record import LAGS, NoiseRecord
 
-_PRECISE = 1 / 64  # relative error from which on a group of rounds is judged by its own share
-
 
 class NoiseFloor(NamedTuple):
     """Lower limits on the claimed noise in what was recorded, 0 where nothing is known.
 
     Args:
         noise_multipliers: Claimed noise multiplier of each round, (bins,).
-        typical: In each tensor and round, by the share of all rounds that are like it, (bins, tensors).
-        slack: What ``typical`` is of the noise that is most likely, in each tensor, (tensors,).
+        typical: In each tensor and round, by the share of all rounds together, (bins, tensors).
         of_round: In each tensor and round, by the share of this round alone, (bins, tensors).
+        likely: The noise of each tensor that is most likely, which is no limit, (tensors,).
         carried: How many times more of the canaries than of the noise news may contain, at least 1.
         length: How many clip norms a canary counts for in the sum, at least, by the stated divisor; 0 if unknown.
     """
 
     noise_multipliers: Floats
     typical: Floats
-    slack: Floats
     of_round: Floats
+    likely: Floats
     carried: float
     length: float
 
@@ -91,58 +89,44 @@ def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) ->
         level: Significance of all limits together.
     """
     sizes, (bins, tensors) = record.layers.sizes, record.products.shape
-    slots = record.rounds()
-    rounds, home = record.sampled[slots], record.tensor_of_sample
+    slots, home = record.rounds(), record.tensor_of_sample
     new, planted = record.new[slots].astype(np.float64), record.planted[slots].astype(np.float64)
-    carried = carried_over(evened(new, home), rounds)
-    level_of_each = level / (tensors + 2 * bins)
+    carried = carried_over(evened(new, home), record.sampled[slots])
+    quantiles = stats.t.isf(level / (tensors * (bins + 1)), np.maximum(sizes - 1, 1))
 
-    def limit(products: Floats, canaries: Floats, variances: Floats, degrees: Floats | float) -> Floats:
-        lower = products - stats.t.isf(level_of_each, np.maximum(degrees, 1)) * np.sqrt(variances)
-        known = (canaries > 0) & (np.asarray(degrees) > 0)
-        return np.where(known, np.maximum(lower, 0.0) / np.where(known, canaries, 1.0) / carried, 0.0)
+    def limit(products: Floats, canaries: Floats, variances: Floats) -> Floats:
+        lower = np.maximum(products - quantiles * np.sqrt(variances), 0.0)
+        return np.where(sizes > 1, lower / np.maximum(canaries, 1e-300) / carried, 0.0)
 
     # The products of canaries with news in units of the claimed noise, and the variances of these products.
     noise = noise_multipliers[:, None]
     products, canaries = noise * record.products, record.canaries
     explained = record.products**2 / np.maximum(canaries, 1e-300)
     variances = noise**2 * canaries * np.maximum(record.news - explained, 0.0) / sizes
-    present = canaries.sum(axis=1)
-    of_round = limit(products.sum(axis=1), present, variances.sum(axis=1), record.layers.dim - 1)
+    of_round = limit(products, canaries, variances)
     # A few rounds in which noise is missing for certain say nothing about the others.
-    released = np.sqrt(record.energies.sum(axis=1) / np.maximum(record.numbers.sum(axis=1), 1))
-    usual = (present > 0) & (of_round <= released)
-    if 2 * usual.sum() < np.count_nonzero(present):
-        usual = present > 0
-    total, energy = products[usual].sum(axis=0), canaries[usual].sum(axis=0)
+    starts = np.searchsorted(record.edges, record.layers.starts)
+    energies, numbers = (np.add.reduceat(terms, starts, axis=1) for terms in (record.energies, record.numbers))
+    present = canaries.any(axis=1)
+    usual = present & (of_round**2 * numbers <= energies).all(axis=1)
+    if 2 * usual.sum() < present.sum():
+        usual = present
+    total, energy = products[usual].sum(axis=0), np.maximum(canaries[usual].sum(axis=0), 1e-300)
     # Where the same canaries are in many rounds, what clients send may have a product with them that adds up. The
     # sampled numbers show by how much.
-    share = record.products[usual].sum(axis=0) / np.maximum(energy, 1e-300)
+    share = record.products[usual].sum(axis=0) / energy
     errors = (new - share[home] * planted) * planted
     together = np.bincount(home, np.sum(errors, axis=0) ** 2, tensors)
     apart = np.bincount(home, np.sum(errors**2, axis=0), tensors)
     excess = np.maximum(1.0, together / np.maximum(apart, 1e-300))
-    by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0), np.asarray(sizes - 1.0))
-    average = max(float(total.sum() / max(energy.sum(), 1e-300)), 1e-300)
-    # Clients send less as they learn, so rounds form groups that are as small as their shares are precise.
-    of_rounds = variances.sum(axis=1) * max(1.0, float(together.sum() / max(apart.sum(), 1e-300)))
-    groups: list[list[int]] = [[]]
-    for t in np.flatnonzero(usual).tolist():
-        groups[-1].append(t)
-        if np.sqrt(of_rounds[groups[-1]].sum()) < _PRECISE * products[groups[-1]].sum():
-            groups.append([])
-    if len(groups) > 1:  # the last rounds are too few for a group
-        groups[-2:] = [groups[-2] + groups[-1]]
-    factors = np.zeros(bins)
-    for group in groups:
-        terms = (products[group].sum(), present[group].sum(), of_rounds[group].sum())
-        factors[group] = 1.0 if len(groups) == 1 else carried * limit(*terms, record.layers.dim - 1) / average
-    length, stated = of_round / noise_multipliers * record.norms, record.norms > 0
+    by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0))
+    largest = int(np.argmax(energy))
+    lengths = of_round[:, largest] / noise_multipliers * record.norms
     return NoiseFloor(
         noise_multipliers=noise_multipliers,
-        typical=np.multiply.outer(factors, by_tensor),
-        slack=np.minimum(1.0, by_tensor * energy / np.maximum(total, 1e-300)),
-        of_round=np.multiply.outer(of_round, np.minimum(1.0, carried * by_tensor / average)),
+        typical=np.multiply.outer(1.0 * usual, by_tensor),
+        of_round=of_round,
+        likely=total / energy,
         carried=carried,
-        length=float(np.median(length[stated])) if stated.any() else 0.0,
+        length=float(np.median(lengths[present])),
     )

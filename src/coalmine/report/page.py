@@ -31,7 +31,7 @@ from coalmine.report import charts
 from coalmine.results import summary as words
 from coalmine.results import tables
 from coalmine.results.directory import REPORT
-from coalmine.results.io import SavedRun, read_run_directory, refusing_damage, unsaved
+from coalmine.results.io import SavedRun, read_run_directory, refusing_damage
 from coalmine.results.result import MethodResults, Result
 from coalmine.results.tables import Group, grouped
 from coalmine.results.verdict import WORST_FIRST, Check, Verdict
@@ -64,27 +64,6 @@ def write_report(directory: Path) -> Path:
     with refusing_damage(directory):
         page = report(read_run_directory(directory, scores=True, as_stored=True))
     return write_text(directory / REPORT, page)
-
-
-def write_results(
-    results: Sequence[Result], path: Path, title: str = "", facts: Mapping[str, object] | None = None
-) -> Path:
-    """Write the report of results that belong to no run directory, and return its path.
-
-    Args:
-        results: The results.
-        path: The HTML file.
-        title: Title of the report; by default the file's name, or the methods' if that is ``report``.
-        facts: What it should say of the training, by the names in `coalmine.results.io.FACTS`.
-
-    Raises:
-        InputError: If there are no results.
-    """
-    if not results:
-        raise InputError("there are no results to report")
-    methods = " and ".join(dict.fromkeys(result.method for result in results))
-    name = title or (methods if path.stem == "report" else path.stem)
-    return write_text(path, report(unsaved(results, name, facts)))
 
 
 def report(run: SavedRun) -> str:
@@ -224,48 +203,47 @@ def subjects(run: SavedRun) -> list[Subject]:
     by_name: dict[str, list[Result]] = {name: [] for name in run.training_runs}
     for result in run.results:
         by_name.setdefault(result.training or (result.method if run.training_runs else ""), []).append(result)
-    audited = [_subject(run, name, results) for name, results in by_name.items()]
+    audited = []
+    for name, results in by_name.items():
+        training = run.training_runs.get(name, {})
+        config: Mapping[str, Any] = results[0].config if results else {}
+        groups = grouped(results) or [Group(title="No results", results=())]
+        claims = [result.claim for result in results if result.claim is not None]
+        bare = [claim for claim in claims if claim.epsilon == math.inf and not claim.has_noise]
+        # A refuted claim says more than a missing mechanism: there, noise was promised.
+        refuted = groups[0].verdict is Verdict.REFUTED
+        unprotected = bool(bare or not training.get("private", True)) and not refuted
+
+        measured = [f"{metric} {metric_text(value)}" for metric, value in training.get("metrics", {}).items()]
+        known = {"data": config.get("data"), "users": training.get("clients"), "model": config.get("model")}
+        facts = {fact: str(value or "") for fact, value in known.items()}
+        facts |= {"utility": ", ".join(measured), **run.facts}
+        if "data_fingerprint" in training:
+            facts["data"] += f" (fingerprint {training['data_fingerprint']})"
+        if facts["users"].isdigit():
+            facts["users"] = words.plural(int(facts["users"]), "user")
+        parameters = training.get("parameters", config.get("dim"))
+        if parameters is not None:
+            facts["model"] = f"{facts['model']}, {round(parameters):,} parameters".removeprefix(", ")
+
+        highlights: list[str] = []
+        for method in map(registry.find, dict.fromkeys(result.method for result in results)):
+            highlights += method.section(run.of(method.name, method.extras)).get("highlights", ())
+        audited.append(
+            Subject(
+                name=name,
+                training=training,
+                config=config,
+                groups=groups,
+                claim=max(claims, key=lambda claim: claim.rounds or 0, default=None),
+                unprotected=unprotected,
+                verdict=NO_MECHANISM if unprotected else groups[0].verdict.value,
+                facts=facts,
+                mechanism=_mechanism(claims, config, training, unprotected),
+                highlights=highlights,
+            )
+        )
     return sorted(audited, key=lambda subject: _WORST_FIRST.index(subject.verdict))
-
-
-def _subject(run: SavedRun, name: str, results: Sequence[Result]) -> Subject:
-    """Return what is known of one training or mechanism."""
-    training = run.training_runs.get(name, {})
-    config: Mapping[str, Any] = results[0].config if results else {}
-    groups = grouped(results) or [Group(title="No results", results=())]
-    claims = [result.claim for result in results if result.claim is not None]
-    bare = [claim for claim in claims if claim.epsilon == math.inf and not claim.has_noise]
-    # A refuted claim says more than a missing mechanism: there, noise was promised.
-    refuted = groups[0].verdict is Verdict.REFUTED
-    unprotected = bool(bare or not training.get("private", True)) and not refuted
-
-    measured = [f"{metric} {metric_text(value)}" for metric, value in training.get("metrics", {}).items()]
-    known = {"data": config.get("data"), "users": training.get("clients"), "model": config.get("model")}
-    facts = {fact: str(value or "") for fact, value in known.items()}
-    facts |= {"utility": ", ".join(measured), **run.facts}
-    if "data_fingerprint" in training:
-        facts["data"] += f" (fingerprint {training['data_fingerprint']})"
-    if facts["users"].isdigit():
-        facts["users"] = words.plural(int(facts["users"]), "user")
-    parameters = training.get("parameters", config.get("dim"))
-    if parameters is not None:
-        facts["model"] = f"{facts['model']}, {round(parameters):,} parameters".removeprefix(", ")
-
-    highlights: list[str] = []
-    for method in map(registry.find, dict.fromkeys(result.method for result in results)):
-        highlights += method.section(run.of(method.name, method.extras)).get("highlights", ())
-    return Subject(
-        name=name,
-        training=training,
-        config=config,
-        groups=groups,
-        claim=max(claims, key=lambda claim: claim.rounds or 0, default=None),
-        unprotected=unprotected,
-        verdict=NO_MECHANISM if unprotected else groups[0].verdict.value,
-        facts=facts,
-        mechanism=_mechanism(claims, config, training, unprotected),
-        highlights=highlights,
-    )
 
 
 def _mechanism(

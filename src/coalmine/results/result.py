@@ -127,10 +127,20 @@ class Showable:
             path: The file.
             title: Title of the report; by default the file's name, or the methods' if that is ``report``.
             facts: What it should say of the training, as for `save`.
-        """
-        from coalmine.report.page import write_results
 
-        return write_results(self._shown(), Path(path), title, facts)
+        Raises:
+            InputError: If there are no results.
+        """
+        from coalmine.files import write_text
+        from coalmine.report.page import report
+        from coalmine.results.io import unsaved
+
+        path, results = Path(path), self._shown()
+        if not results:
+            raise InputError("there are no results to report")
+        methods = " and ".join(dict.fromkeys(result.method for result in results))
+        name = title or (methods if path.stem == "report" else path.stem)
+        return write_text(path, report(unsaved(results, name, facts)))
 
     def _repr_html_(self) -> str:
         """Return what notebooks show."""

@@ -156,17 +156,16 @@ def verdict_sentence(result: Result) -> str:
 def _power_sentence(claim: Claim, test: ClaimTest) -> str:
     """Say what the test would have detected: a range, where only the scores show how strong the attack is."""
 
-    def at(share: float) -> str:
-        if claim.least_noise is not None:
-            return f"noise below {share:.2g} of the claim"
+    share, worst = test.detectable_noise, test.detectable_at_worst
+    assert share is not None
+    text, values = "noise below {:.2g} of the claim", [share, worst]
+    if claim.least_noise is None:
         # Of claims that state only ε, the share of the noise stands for ε divided by it.
-        return f"ε = {claim.epsilon / share:.3g}"
-
-    assert test.detectable_noise is not None
-    detected, worst = f"would have detected {at(test.detectable_noise)} (80% power)", test.detectable_at_worst
-    if worst is None or f"{worst:.2g}" == f"{test.detectable_noise:.2g}":
+        text, values = "ε = {:.3g}", [claim.epsilon / value if value else value for value in values]
+    detected = f"would have detected {text.format(values[0])} (80% power)"
+    weakest = f"only {text.format(values[1])}" if worst else "nothing"
+    if worst is None or f"{worst:.2g}" == f"{share:.2g}":
         return f"This audit {detected}."
-    weakest = f"only {at(worst)}" if worst else "nothing"
     return f"At best, this audit {detected}; at worst, {weakest}: its scores leave open how strong the attack is."
 
 

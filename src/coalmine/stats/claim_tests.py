@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -73,7 +72,13 @@ class ClaimTests:
         if scores.null is not None:
             self.standard_error = 1 / math.sqrt(self.members)  # of `separation`, roughly
             self.assumes = f"{INDEPENDENT}; their null distribution is exact"
-            self.separation = max(0.0, separation(scores.null.log_sf(scores.members), self.members))
+            # How likely a non-member scores at least, and below, what each member does, in logarithms (members, parts).
+            # The parts are those of a random quantity that all scores share, whose probabilities come first.
+            log_fpr, log_tnr = scores.null.log_sf(scores.members), scores.null.log_cdf(scores.members)
+            self._tails = np.ones(1), log_fpr[:, None], log_tnr[:, None]
+            if isinstance(scores.null, DependentNull):
+                self._tails = scores.null.given_shared(scores.members)
+            self.separation = max(0.0, separation(log_fpr, self.members))
         else:
             others = scores.observed
             self.nonmembers = others.size
@@ -93,31 +98,18 @@ class ClaimTests:
         if self.dependent:
             return joint_p_value(guess_families(self.scores, self._guesses), claim)
         floor, null = 0.0, self.scores.null
-        whole = self.rank_sum.p_value(self.scores, claim) if null is None else self._known_null_p_value(claim)
+        if null is None:
+            whole = self.rank_sum.p_value(self.scores, claim)
+        else:
+            # From the sum of the probabilities that members score as high as they do.
+            shares, log_fpr, log_tnr = self._tails
+            sums = claim.directions[0].tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
+            whole = float(shares @ uniform_sum_cdf(sums, self.members))
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         if isinstance(null, DependentNull):
             # The p-value of uninformative scores holds even if the null is only an approximation.
             floor = null.proved_p_value(self.scores.members)
         return max(floor, min(1.0, whole / RANK_SUM_SHARE, at_ranks))
-
-    @cached_property
-    def _tails(self) -> tuple[Floats, Floats, Floats]:
-        """How likely a non-member scores at least, and below, what each member does, in logarithms (members, parts).
-
-        The parts are those of a random quantity that all scores share (`DependentNull`), whose probabilities come
-        first. Without one there is a single part.
-        """
-        null, members = self.scores.null, self.scores.members
-        if isinstance(null, DependentNull):
-            return null.given_shared(members)
-        assert null is not None
-        return np.ones(1), null.log_sf(members)[:, None], null.log_cdf(members)[:, None]
-
-    def _known_null_p_value(self, claim: Curve) -> float:
-        """Return the p-value of a claim from the sum of the probabilities that members score as high as they do."""
-        shares, log_fpr, log_tnr = self._tails
-        sums = claim.directions[0].tpr_at_tails(log_fpr, log_tnr).sum(axis=0)
-        return float(shares @ uniform_sum_cdf(sums, self.members))
 
     def powers(self, claim: Curve, alpha: float, factor: float = 1.0) -> Callable[[Curve], float]:
         """Return the probability to reject ``claim``, as a function of the curve that the attack really reaches.
