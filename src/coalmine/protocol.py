@@ -72,6 +72,7 @@ class Release:
         rounding: How far rounding may have moved each number of the vector, where that is not negligible beside the
             noise, such as on a grid: half precision, bfloat16 and one fine grid are recognized.
             Infinite if numbers were replaced.
+        unprocessed: Whether the vector is the noisy sum over the divisor, to which nothing has happened since.
 
     Example:
         >>> import numpy as np
@@ -86,6 +87,7 @@ class Release:
     trial: int | None = None
     divisor: float | None = None
     rounding: float = 0.0
+    unprocessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,7 @@ class Audit:
         divisor: float | None = None,
         trial: int | None = None,
         rounding: float = 0.0,
+        unprocessed: bool = False,
     ) -> None:
         """Show the audit what a round releases: its noisy update, or the model after it.
 
@@ -207,10 +210,13 @@ class Audit:
                 any device and float type, or a list or state dict of them in the order of the parameters.
             model: The model after whatever the server does with the update, instead of ``update``.
             divisor: What the sum was divided by to get ``update``, if that is public. It sharpens scores and the causes
-                of findings; no check relies on it.
+                of findings; no check relies on it unless the update is ``unprocessed``.
             trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
             rounding: How far rounding may have moved each number, where that is not negligible beside the noise. Half
                 precision, bfloat16 and one fine grid are recognized. Infinite if numbers were replaced.
+            unprocessed: Whether ``update`` is the noisy sum over ``divisor``, to which nothing has happened since.
+                Checks of the noise then see more, since they need not allow for what a server does after the noise.
+                Integrations say so where they stand at the mechanism itself.
 
         Raises:
             InputError: If not exactly one of ``update`` and ``model`` is given, a number is out of range, or the audit
@@ -221,10 +227,12 @@ class Audit:
         check_count("round", round, least=0)
         if divisor is not None:
             check_positive("divisor", divisor)
+        elif unprocessed:
+            raise InputError("an unprocessed update needs divisor=, what the noisy sum was divided by: 1 if by nothing")
         # Both are vectors of one length, so nothing but the argument's name can tell them apart.
         kind: Kind = "model" if update is None else "update"
         vector = model if update is None else update
-        self.record(Release(round, kind, vector, trial=trial, divisor=divisor, rounding=rounding))
+        self.record(Release(round, kind, vector, trial, divisor, rounding, unprocessed))
 
     def record(self, release: Release) -> None:
         """Record a release; a subclass overrides this, and callers use `observe`."""

@@ -11,7 +11,7 @@ from coalmine import OneShot
 from coalmine.checks.training import TrainingChecks
 from coalmine.checks.update_noise import NOISE_CHECKS, noise_findings
 from coalmine.checks.update_record import NoiseRecord, largest_rounding
-from coalmine.checks.update_shares import NoiseFloor
+from coalmine.checks.update_shares import noise_floor
 from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
@@ -23,14 +23,8 @@ LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 
 ROUNDS, LEVEL = 20, 2e-4
 
 
-def known(record, noise_multiplier):
-    """Return the floor where the claimed noise in the record is known exactly, without any canaries."""
-    bins, tensors = record.bins, len(record.layers.names)
-    noise = np.repeat(noise_multiplier / record.norms[:, None], tensors, axis=1)  # in units of each update
-    claimed = np.full(bins, float(noise_multiplier))
-    return NoiseFloor(
-        noise_multipliers=claimed, typical=noise, of_round=noise, likely=noise.max(axis=0), carried=1.0, length=0.0
-    )
+def floor_of(record, noise_multiplier):
+    return noise_floor(record, np.full(record.bins, float(noise_multiplier)), LEVEL)
 
 
 def part(name):
@@ -45,8 +39,9 @@ def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed
     for t in range(rounds):
         direction = rng.normal(size=LAYERS.dim)
         update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
-        record.add(t, (0.25 * update).astype(np.float32), np.zeros(LAYERS.dim, np.float32), norm=4.0)
-    return [f.sentence for f in noise_findings(record, known(record, claimed_noise), level)]
+        planted = np.zeros(LAYERS.dim, np.float32)
+        record.add(t, (0.25 * update).astype(np.float32), planted, norm=4.0, unprocessed=True)
+    return [f.sentence for f in noise_findings(record, floor_of(record, claimed_noise), level)]
 
 
 def fresh(rng, t, memory):
@@ -206,8 +201,9 @@ def test_false_alarms_stay_below_the_level():
         rng = np.random.default_rng(seed)
         record = NoiseRecord(layers, 10, seed)
         for t in range(10):
-            record.add(t, rng.normal(size=layers.dim).astype(np.float32), np.zeros(layers.dim, np.float32), norm=1.0)
-        checks = {f.check for f in noise_findings(record, known(record, 1.0), 0.3)}
+            noise = rng.normal(size=layers.dim).astype(np.float32)
+            record.add(t, noise, np.zeros(layers.dim, np.float32), norm=1.0, unprocessed=True)
+        checks = {f.check for f in noise_findings(record, floor_of(record, 1.0), 0.3)}
         alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
@@ -250,8 +246,9 @@ def test_rounding_is_taken_into_account():
     record = NoiseRecord(LAYERS, 5, 0)
     for t in range(5):
         update = rng.normal(size=LAYERS.dim)
-        record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), np.zeros(LAYERS.dim, np.float32), norm=1.0)
-    assert noise_findings(record, known(record, 1.0), 0.05) == []
+        rounded, planted = (np.round(update / 0.05) * 0.05).astype(np.float32), np.zeros(LAYERS.dim, np.float32)
+        record.add(t, rounded, planted, norm=1.0, unprocessed=True)
+    assert noise_findings(record, floor_of(record, 1.0), 0.05) == []
 
 
 def to_bfloat16(values):
@@ -544,3 +541,32 @@ def test_a_noise_schedule_is_compared_round_by_round():
     assert not audit_loop(halved, claim=claim, canaries=400).findings
     reversed_order = lambda rng, t, m: fresh(rng, t, m) * (0.5 if t < 3 else 1)  # noqa: E731
     assert audit_loop(reversed_order, claim=claim, canaries=400).bugs
+
+
+def overlapping(rng, size, rounds):
+    """Return noise of each round of which half is that of the round before."""
+    drawn = rng.normal(0, 2.0, (rounds + 1, size))
+    return (drawn[1:] + drawn[:-1]) / math.sqrt(2)
+
+
+@pytest.mark.parametrize("noise_of", [overlapping, lambda rng, size, rounds: rng.normal(0, 1.4, (rounds, size))])
+def test_an_unprocessed_release_needs_no_canaries_to_show_its_noise(noise_of):
+    """A few canaries do not show how much noise there is, and a server might average rounds, unless it cannot."""
+    verdicts = []
+    for unprocessed in (False, True):
+        rng = np.random.default_rng(1)
+        audit = OneShot(2000, rounds=10, canaries=5, view="updates", participation="every-round")
+        for t, noise in enumerate(noise_of(rng, 2000, 10)):
+            planted = audit.plant(t, clip_norm=1.0)
+            update = ((planted.total + noise) / 20).astype(np.float32)
+            audit.observe(t, update=update, divisor=20, unprocessed=unprocessed)
+        result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
+        verdicts.append(any(finding.refutes for finding in result.findings))
+    assert verdicts == [False, True]
+
+
+def test_an_unprocessed_release_needs_its_divisor():
+    audit = OneShot(100, rounds=1, canaries=5, participation="every-round")
+    audit.plant(0, clip_norm=1.0)
+    with pytest.raises(InputError, match="needs divisor="):
+        audit.observe(0, update=np.ones(100, np.float32), unprocessed=True)

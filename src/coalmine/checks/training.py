@@ -120,7 +120,8 @@ class TrainingChecks:
             # In units of its own noise, each parameter has the claimed noise.
             scale = on(CPU, self._noise_scale)
             update, canaries, rounding = update / scale, canaries / scale, rounding / float(scale.min())
-        self._noise.add(release.round, update, canaries, rounding, (release.divisor or 0.0) / clip_norm)
+        norm = (release.divisor or 0.0) / clip_norm
+        self._noise.add(release.round, update, canaries, rounding=rounding, norm=norm, unprocessed=release.unprocessed)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, in place of who did when the same round failed.

@@ -367,7 +367,7 @@ def _repeats(subject: str, claim: ClaimedNoise, repeated: Ints, source: Ints, sh
     if len(repeated) > 1:
         sentence += f", and likewise in {plural(len(repeated) - 1, 'more round')}"
     # A server that releases averages of rounds makes them depend on one another, but hardly repeats any.
-    refutes = bool(share[repeated].max() >= _REPEATED)
+    refutes = bool(share[repeated].max() >= _REPEATED) or not claim.record.processed
     return Finding(check=Check.FRESH, sentence=sentence, p_value=p_value, refutes=refutes)
 
 

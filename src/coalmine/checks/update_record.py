@@ -26,7 +26,7 @@ THE_UPDATE = "the update"
 # The arrays that a checkpoint keeps: those that the checks read, and those that only later rounds need.
 _READ = (
     "energies", "numbers", "products", "canaries", "news", "counts", "rounding", "norms", "sampled", "updates",
-    "new", "planted", "copies", "whole", "lengths", "squares", "released", "places",
+    "new", "planted", "copies", "whole", "lengths", "squares", "released", "places", "processed",
 )  # fmt: skip
 _CARRIED = ("before", "older", "dropped", "quiet", "last_round")
 _BLOCKS = 4  # parts of a tensor whose energies are kept
@@ -93,8 +93,9 @@ class NoiseRecord:
         # By tensor: products of news and canaries, and energies of the canaries and of the news.
         self.products, self.canaries, self.news = np.zeros((3, self.bins, len(sizes)))
         self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
-        # How many clip norms a unit is in the sum of the clients, by the stated divisor; 0 if none was stated.
-        self.norms = np.zeros(self.bins)
+        # How many clip norms a unit is in the sum of the clients, by the stated divisor; 0 if none was stated. And
+        # whether anything may have happened to an update after the noise.
+        self.norms, self.processed = np.zeros(self.bins), np.zeros((), dtype=bool)
         # The sampled coordinates in ascending order: half of them spread evenly over tensors, half by their size.
         kept = min(rounds, _KEPT_ROUNDS)
         budget = int(np.clip(_KEPT_NUMBERS // kept, _LEAST_SAMPLED, _MOST_SAMPLED))
@@ -135,7 +136,16 @@ class NoiseRecord:
             pairs.append(Pair(name, number, one, other))
         return pairs
 
-    def add(self, round: int, update: Vector, canaries: Vector, rounding: float = 0.0, norm: float = 0.0) -> None:
+    def add(
+        self,
+        round: int,
+        update: Vector,
+        canaries: Vector,
+        *,
+        rounding: float = 0.0,
+        norm: float = 0.0,
+        unprocessed: bool = False,
+    ) -> None:
         """Record an update.
 
         Args:
@@ -144,6 +154,7 @@ class NoiseRecord:
             canaries: Sum of the inserted canaries in clip norms, (dim,).
             rounding: How far rounding may have moved each number, at least.
             norm: How many clip norms one unit of the update is in the sum of the clients; 0 if unknown.
+            unprocessed: Whether nothing but a division has happened to the noisy sum.
         """
         sampled = update[self.coordinates]
         released = sampled != 0
@@ -174,7 +185,8 @@ class NoiseRecord:
         self.news[index] += _products(news, news, starts) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / (unit * size))
-        self.norms[index] = norm * unit * size
+        self.norms[index] = max(self.norms[index], norm * unit * size)
+        self.processed |= not unprocessed
         # Of a long training the first and the last rounds are kept.
         kept, middle = len(self.updates), len(self.updates) // 2
         slot = round if round < kept else middle + (round - middle) % (kept - middle)

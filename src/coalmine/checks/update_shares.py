@@ -78,7 +78,7 @@ def carried_over(rows: Floats, rounds: Ints) -> float:
 
 
 def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) -> NoiseFloor:
-    """Bound the claimed noise in the releases from below.
+    """Bound the claimed noise in the releases from below, or return it where nothing happened to them after the noise.
 
     All limits hold together with probability 1 - ``level``. The error of a share is everything else in the release,
     which has a random direction to the canaries: a t-test of linear regression.
@@ -89,6 +89,13 @@ def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) ->
         level: Significance of all limits together.
     """
     sizes, (bins, tensors) = record.layers.sizes, record.products.shape
+    if not record.processed:
+        noise = np.where(record.norms > 0, noise_multipliers / np.maximum(record.norms, 1e-300), 0.0)
+        everywhere = np.tile(noise[:, None], tensors)
+        return NoiseFloor(
+            noise_multipliers=noise_multipliers, typical=everywhere, of_round=everywhere, likely=everywhere.max(axis=0),
+            carried=1.0, length=0.0,
+        )  # fmt: skip
     slots, home = record.rounds(), record.tensor_of_sample
     new, planted = record.new[slots].astype(np.float64), record.planted[slots].astype(np.float64)
     carried = carried_over(evened(new, home), record.sampled[slots])

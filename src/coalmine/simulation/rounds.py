@@ -307,7 +307,7 @@ class Rounds(ABC):
             for view in audit.views:
                 if view.shows(number, self.rounds):
                     vector = shown(state.model if view.kind == "model" else update)
-                    audit.observe(number, **{view.kind: vector}, divisor=divisor)
+                    audit.observe(number, **{view.kind: vector}, divisor=divisor, unprocessed=divisor is not None)
 
 
 def shown(vector: Tensor) -> AnyVector:

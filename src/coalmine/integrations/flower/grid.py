@@ -121,8 +121,13 @@ class CanaryGrid(Grid):
                 # Frozen rounds are the audit's own.
                 self._strategy = strategy.strategy if isinstance(strategy, FrozenRounds) else strategy
                 self._output = WrapperOutput(self._strategy)
-                noise = claimed_noise(self._output.wrapper)
-                self.audited.begin(arrays, noise_multiplier=noise or None, stratify=not self._hosts)
+                wrapper = self._output.wrapper
+                self.audited.begin(
+                    arrays,
+                    noise_multiplier=claimed_noise(wrapper) or None,
+                    adapts_clip_norm=hasattr(wrapper, "clipped_count_stddev"),
+                    stratify=not self._hosts,
+                )
             else:
                 recorded = self.audited.record(arrays, self._output.taken())
                 if recorded.trial is not None:

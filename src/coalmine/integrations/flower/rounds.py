@@ -53,6 +53,7 @@ class AuditedRounds:
         self._before: npt.NDArray[Any] = np.zeros(0)
         self.position, self._planted = 0, False  # how many rounds are over, and whether the next one has its canaries
         self._divisor: float | None = None
+        self._all_replied = self._adapts = False
         self.lost_numbers = 0  # parameters that were not finite, over all rounds
 
     @property
@@ -132,15 +133,23 @@ class AuditedRounds:
         """Record how many nodes sent an update, sent nothing, or sent an error."""
         asked = replies + missing + failed
         if replies:
-            self._divisor = float(replies)
+            self._divisor, self._all_replied = float(replies), replies == asked
         twice = "replied twice, which counts twice"
         for nodes, what in ((missing, "sent no reply"), (-missing, twice), (failed, f"failed ({reason:.80})")):
             if nodes > 0:
                 self.note(f"{nodes} of {asked} nodes {what}")
 
-    def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
+    def begin(
+        self,
+        arrays: ArrayRecord,
+        *,
+        noise_multiplier: float | None = None,
+        adapts_clip_norm: bool = False,
+        stratify: bool = True,
+    ) -> None:
         """Record the model before the first round, and what is known of the training."""
         self._layout = layout = Layout.of(arrays)
+        self._adapts = adapts_clip_norm
         for audit in self.audits:
             dim = getattr(audit, "dim", layout.dim)
             if dim != layout.dim:
@@ -184,6 +193,8 @@ class AuditedRounds:
             raise InputError("the training does not use this grid: pass the CanaryGrid to start() as grid=")
         # A strategy that aborts a round returns the old model.
         aborted = not self._planted or not change.any()
+        # The noise of Flower's wrapper is for all nodes. Wrappers that adapt the clip norm add it for the next one.
+        unprocessed = private is not None and self._all_replied and not self._adapts
         if aborted:
             self.note("the model did not change, so the round counts as aborted")
         released = {"update": change, "model": model}
@@ -196,7 +207,12 @@ class AuditedRounds:
                 if view.shows(current.round, self.rounds):
                     release: Any = {view.kind: np.array(released[view.kind])}
                     audit.observe(
-                        current.round, **release, trial=current.trial, divisor=self._divisor, rounding=rounding
+                        current.round,
+                        **release,
+                        trial=current.trial,
+                        divisor=self._divisor,
+                        rounding=rounding,
+                        unprocessed=unprocessed,
                     )
         return after
 

@@ -319,12 +319,14 @@ class OpacusAudit:
         if lost:
             self._note(f"step {round}: {lost} of {len(vector)} numbers are not finite and count as 0")
         rounding = math.inf if lost else 0.0
+        # An optimizer with a step of its own before the parameters change may have processed what it released.
+        unprocessed = divisor is not None and type(self.optimizer).pre_step is DPOptimizer.pre_step
         for audit in self.audits:
             if kind == "update" and not release.any():
                 audit.skip(round)
             for view in audit.views:
                 if view.kind == kind and view.shows(round, self.steps):
-                    audit.observe(round, **{kind: release}, divisor=divisor, rounding=rounding)
+                    audit.observe(round, **{kind: release}, divisor=divisor, rounding=rounding, unprocessed=unprocessed)
 
     def _note(self, sentence: str) -> None:
         for audit in self.audits:
