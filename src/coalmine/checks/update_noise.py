@@ -94,7 +94,7 @@ def noise_findings(
         return size_findings(claim, energies, dimensions, even_noise, clips)
     repeats = repeat_findings(claim)
     if repeats and not any(finding.refutes for finding in repeats):
-        return repeats  # as momentum does after the noise, which also changes its shape
+        return repeats + shape_findings(claim)  # momentum after the noise makes both, and may hide what it is made of
     # Of repeated noise only the first round counts: others have the same, which may be small by chance.
     once = 1 if repeats else None
     findings = size_findings(claim, energies[:once], dimensions[:once], even_noise, clips)
@@ -160,7 +160,8 @@ def size_findings(
         for words, is_whole, run in _runs(record, low_blocks):
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             share = noise_at_most(energies[:, run].sum(), dimensions[:, run].sum(), level / certain.size**2)
-            sentence, check = f"{words} {_less(share)}" + ", or is not clipped" * clips, Check.PLACES
+            verb = "are" if words.endswith("have") else "is"
+            sentence, check = f"{words} {_less(share)}" + f", or {verb} not clipped" * clips, Check.PLACES
             length = claim.floor.length
             if low_blocks.all() and length > 1:
                 # The noise is compared with the canaries, which are too long if the stated divisor is right.
@@ -173,7 +174,7 @@ def size_findings(
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
                 sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
             p_value = float(by_block[run][certain[run]].max())
-            place = words.removesuffix(" has") if is_whole else ""
+            place = words.removesuffix(" has") if is_whole and len(record.layers.names) > 1 else ""
             findings.append(Finding(check=check, sentence=sentence, p_value=p_value, where=place))
     rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
     if low_rounds.any() and not low_rounds.all():
@@ -276,9 +277,13 @@ def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
         return []
 
     # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
+    record, bins = claim.record, claim.record.bin_of_round[claim.sampled]
+    noise = np.maximum(claim.floor.typical, claim.floor.of_round)[bins][:, home]
+    energies = np.divide(record.updates[record.rounds()], noise, where=noise > 0, out=np.zeros_like(noise)) ** 2
+
     def bare(columns: Bools) -> Bools:
-        part = rows[:, columns]
-        return len(rows) * energy_p_value(np.sum(part**2, axis=1), np.count_nonzero(part, axis=1)) <= level
+        part = energies[:, columns]
+        return len(rows) * energy_p_value(part.sum(axis=1), np.count_nonzero(part, axis=1)) <= level
 
     if findings := _seeded(claim) or _frozen(claim, bare(home >= 0)):
         return findings
@@ -345,8 +350,8 @@ def _frozen(claim: ClaimedNoise, bare: Bools) -> list[Finding]:
     """
     record, bins = claim.record, claim.record.bin_of_round[claim.sampled]
     source, share, _, _ = _explained(record.updates[record.rounds()].astype(np.float64))
-    copied = (share >= _FROZEN) & ~bare[1:]
-    if not copied.any():
+    copied = share >= _FROZEN
+    if not copied.any() or bare.any():
         return []
     # Where news have a mean square of 1, a product with canaries has a variance of their energy.
     products = record.products.sum(axis=1) / np.sqrt(np.maximum(record.news.sum(axis=1), 1e-300) / record.layers.dim)
@@ -424,7 +429,7 @@ def shape_findings(claim: ClaimedNoise) -> list[Finding]:
     best = Finding(check=Check.SHAPE, sentence="", p_value=1.0)
     for share in _TAILS:
         for side, name in ((1.0, "largest"), (-1.0, "smallest")):
-            picked = ((ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number) & (news != 0)
+            picked = ((ranks if side > 0 else number - 1 - ranks) >= (1 - share) * number) & (record.new[slots] != 0)
             # The canaries have random signs, and are the same in many rounds.
             by_number = side * np.sum(canaries * picked, axis=0)
             energy = max(float(np.sum(canaries**2)), 1e-300)

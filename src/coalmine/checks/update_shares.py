@@ -37,14 +37,16 @@ class NoiseFloor(NamedTuple):
 
 
 def evened(rows: Floats, tensors: Ints) -> Floats:
-    """Return rows in which the numbers of each tensor have a mean square of 1, or are all zero.
+    """Return rows in which the numbers of each tensor have mean 0 and a mean square of 1, or are all zero.
 
     Args:
         rows: Numbers of each round, (rounds, numbers).
         tensors: The tensor of each number, ascending, (numbers,).
     """
     starts = np.searchsorted(tensors, np.arange(tensors[-1] + 1))
-    squares = np.add.reduceat(rows**2, starts, axis=1) / np.bincount(tensors)
+    counts = np.bincount(tensors)
+    rows = rows - (np.add.reduceat(rows, starts, axis=1) / counts)[:, tensors]
+    squares = np.add.reduceat(rows**2, starts, axis=1) / counts
     return np.asarray(rows / np.sqrt(np.maximum(squares, 1e-300))[:, tensors])
 
 
