@@ -11,7 +11,7 @@ _SMALL = "noise is too small|noise too small|There is no noise|[Nn]o noise|toget
 _LACKS = r"(?=.*(no noise|without noise|lack|at most|less|of the noise))(?=.*([Cc]oordinate|\.weight|\.bias))"
 _REPEATS = "repeat|depends on that of|times that of|twin|same noise|equal reports|values|that of the report before|seed"
 _ALIKE = "share|same noise|dimension|weighted sum|sum of coordinates|follow"
-_SHAPE = "exceed|never|in places|not Gaussian|tails|different values|exactly|a few show far more"
+_SHAPE = "exceed|never|in places|not Gaussian|tails|different values|another shape|exactly|a few show far more"
 _WHEN = r"(every|[Cc]alls?|[Rr]ounds?)\b.*(carr|ha(s|ve)|lack)|lack.*round|reports of a gradient are equal"
 _CLIPS = r"longer than the clip|not clipped|look at clipping|[\d,.]+ clip norms|noise multiplier, clipping|times as far"
 _MOVES = "moved|count for|counts for|before the noise|weights"
@@ -26,7 +26,7 @@ BY_KIND = {
     "data-dependent": "depends|input|data",
     "clipping": _CLIPS,
     "weighting": _MOVES,
-    "sampling": "sampl|took part|Poisson|cohort",
+    "sampling": "sampl|took part|[Pp]oisson|cohort",
     "accounting": "look at|below what|rounds",
 }
 """Words for each kind of bug."""
@@ -45,9 +45,9 @@ BY_NAME = {
     "one vector, rotated by a random step": "occurred in other|different values|same values",
     "adds up to zero": "sum|dimension",
     "one randomized response for all coordinates, at ε each": "dimension|truth is too likely|together",
-    "clamped at 3 standard deviations": "exceed|exactly|limit",
-    "mostly tiny, seldom huge": "tails|smaller than a tenth|not Gaussian|next to no noise|in places",
-    "absolute values": "never|in places|sign",
+    "clamped at 3 standard deviations": "exceed|another shape|exactly|limit",
+    "mostly tiny, seldom huge": "tails|another shape|smaller than a tenth|not Gaussian|next to no noise|in places",
+    "absolute values": "never|another shape|in places|sign",
     "16 bits of randomness": "values",
     "biased randomized response": "truth is too likely|depends on",
     "Laplace noise of scale 2/ε, as if the L1 norm were clipped": "noise too small",
@@ -60,7 +60,7 @@ BY_NAME = {
     "noise divided by 3 clients, sum not": _SMALL,
     "zeros below 3 updates": "dropped out",
     "zeros below 5 updates": "dropped out",
-    "leaves out a bias": "bias",
+    "leaves out a bias": "bias|parameter 1 ",
     "scalars are not clipped": "scale",
     "NaN is not clipped": "NaN",
     "weights by examples": "example|weight",
@@ -69,7 +69,7 @@ BY_NAME = {
     "median in place of the mean": "others|half of which|median|beside",
     "ε of a quarter of the rounds": "round",
     "ε of a single round": "round",
-    "ε for a tenth of the sampling rate": "sampl",
+    "ε for a tenth of the sampling rate": "sampl|took part",
     "ε with amplification by sampling, but all take part": "sampl|took part",
     "ε of 5 rounds per client, but all take part in 20": "took part|sampl|AtMost|at most 5",
     "ε for the squared noise multiplier": f"{_SMALL}|noise multiplier",

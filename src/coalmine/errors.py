@@ -7,7 +7,8 @@ is accepted and the offending value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import SupportsFloat, TypeVar
 
@@ -79,6 +80,15 @@ def check_count(name: str, value: float, least: int = 1) -> int:
     if isinstance(value, bool | str) or value % 1 != 0 or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
     return int(value)
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Say which run or table an `InputError` is about, where several have settings of the same names."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place} {error}") from error
 
 
 def did_you_mean(name: str, available: Iterable[str]) -> str:

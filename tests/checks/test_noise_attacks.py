@@ -117,16 +117,6 @@ def half_rank(size):
     return lambda total: total + factors @ draw(size // 2)
 
 
-def overlapping(size):
-    draw, last = normal(), [normal(1)(size)]
-
-    def noisy(total):
-        before, last[0] = last[0], draw(size)
-        return total + (before + last[0]) / np.sqrt(2)
-
-    return noisy
-
-
 def plain(change, size):
     """Noise of standard deviation 1, changed, for the claim of a noise multiplier of 1."""
     rng = np.random.default_rng(0)
@@ -161,7 +151,6 @@ DEPENDENT_OR_BOUNDED = [
         "shape of the noise",
         "deviation is 0 where the sum is zero",
     ),
-    (overlapping(DIM), {}, "fresh noise", r"of the calls before and after it, which leave 0\.(49|5)\d? of its"),
     (
         plain(lambda noise, total: SIGMA * noise * total.any(), DIM),
         {},
@@ -387,7 +376,7 @@ def test_the_simplest_explanation_is_named(dim, calls, causes):
             assert int(first) == pytest.approx(fifth, abs=0.01 * dim)
             assert int(last or first) == pytest.approx(2 * fifth - 1, abs=0.01 * dim)
         if named and cause == "everywhere":
-            measured = float(re.search(r"norm 1, (\S+) of the 1 that", named[0].sentence)[1])
+            measured = float(re.search(r"norm 1, (\S+) times the 1 that", named[0].sentence)[1])
             # Four standard errors of the size of the noise in the pilot, and the rounding to two digits.
             assert measured == pytest.approx(share, rel=4 / np.sqrt(2 * 0.2 * calls * dim), abs=0.005)
     assert refuted >= 0.8 * len(causes) * (2 if dim < 1000 else 1)
@@ -401,7 +390,7 @@ def test_a_weak_block_is_named_beside_noise_that_is_too_small_everywhere():
 
     (finding,) = findings(noisy, dim=500, claim=GaussianDP(1.0), noise_multiplier=1.0, calls=200)
     assert finding.check == "size of the noise"
-    assert "0.5 of the 1 that Gaussian noise takes" in finding.sentence
+    assert "0.5 times the 1 that Gaussian noise needs" in finding.sentence
     assert "Besides: Coordinates 0–49 carry 0.3 of the noise of the others" in finding.sentence
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from scipy import linalg, special
+from scipy import special
 
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.checks.transcript import LEAST, MOST, Transcript, call_often, turned, weakest_directions
@@ -49,7 +49,7 @@ _ENOUGH = 0.98  # of the noise that Gaussian noise takes
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 # Shares of the false-alarm rate. Too little noise everywhere is the most common bug, and takes the most evidence. So it
 # has the largest one; the others are plain at the right place.
-_LATER_SHARES = _SIZE_SHARE, _LONE_SHARE, _DIRECTIONS_SHARE, _SURROUNDING_SHARE = 0.3, 0.04, 0.06, 0.06
+_LATER_SHARES = _SIZE_SHARE, _LONE_SHARE, _DIRECTIONS_SHARE = 0.3, 0.04, 0.12
 _BEYOND = 0.05  # standard deviations beyond the largest noise of the pilot, which others may exceed a little
 _MOST_LONE, _MOST_DRAWN = 50_000, 1e9  # calls, and their coordinates, that refute a claim by such noise
 _REACHES = (1e-8, 1e-6, 1e-4)  # how near the value of a canary a guess must come
@@ -217,20 +217,16 @@ def check_noise(
             yield from ((attack(first, layers), share) for attack, share in _STRUCTURE)
         quiet, lone = _lone_calls(mechanism, dim, first, seed, claim, _LONE_SHARE * rate)
         yield lone, _LONE_SHARE
-        weak, around, missing = None, None, 0
+        weak, missing = None, 0
         if norm == "l2":  # along any direction, since canaries of one coordinate are not longer in other norms
             directions, missing = weakest_directions(first, dim)
-            number = 4 * max(2, calls // 8) + 3
-            turned_calls = call_often(
-                turned(mechanism, directions), dim=dim, calls=number, seed=seed + 1, surrounded=True
-            )
+            turned_calls = call_often(turned(mechanism, directions), dim=dim, calls=max(16, calls // 2), seed=seed + 1)
             what = "The sum" if abs(directions[:, 0].sum()) > 0.99 * math.sqrt(dim) else "A weighted sum"
             if missing > 0:
                 what = f"The noise lacks {missing:,} of its dimensions: a weighted sum"
             weak = _low_noise(turned_calls, Layers({}), axis=0, called=f"{what} of coordinates")
             # Where dimensions are missing, it does not matter how much noise the others have.
             weak = weak and replace(weak, check=str(Check.INDEPENDENT), rest=None if missing > 0 else weak.rest)
-            around = _surrounding_calls(turned_calls)
         if missing > 0:
             yield weak, _DIRECTIONS_SHARE
         if noisy:
@@ -242,7 +238,6 @@ def check_noise(
         yield size, _SIZE_SHARE
         if missing <= 0:
             yield weak, _DIRECTIONS_SHARE
-        yield around, _SURROUNDING_SHARE
 
     made: list[Attack] = []
     for attack, share in attacks():
@@ -607,32 +602,6 @@ def _lone_calls(
     scores = np.sign([(size(coin) ** 2 - between) * (beside - quiet) for coin in coins])
     sentence = f"{_DEPENDS} {quiet:.3g} where the sum is zero, and {beside:.3g} beside a single update."
     return quiet, Attack(check=str(Check.SHAPE), sentence=sentence, guesses=CoinGuesses.count(scores, coins))
-
-
-def _surrounding_calls(transcript: Transcript) -> Attack | None:
-    """Predict the noise of a call from the three calls before it and the three after it, whose noise is known."""
-    power = np.sqrt(np.mean(transcript.squares[transcript.pilot], axis=0))
-    noise, known = transcript.noise / np.where(power > 0, power, np.inf), transcript.pilot
-    # Correlations of calls that are 0 to 6 calls apart.
-    products = [np.mean([noise[t] @ noise[t + lag] for t in np.flatnonzero(known[: known.size - lag] & known[lag:])])
-                for lag in range(7)]  # fmt: skip
-    correlations = linalg.toeplitz(np.array(products) / max(products[0], 1e-300))
-    others = np.array([0, 1, 2, 4, 5, 6])
-    weights = np.linalg.lstsq(correlations[np.ix_(others, others)], correlations[others, 3], rcond=1e-6)[0]
-    left = max(1 - float(weights @ correlations[others, 3]), 0.0)
-    numbers = known.sum() * np.count_nonzero(power)
-    if left > _WEAK**2 or numbers * (1 - left) / 2 / transcript.spread < _PLAIN * others.size:
-        return None
-    around = np.zeros_like(noise)
-    for call in np.flatnonzero(~known):
-        around[call] = weights @ noise[call + others - 3]
-    column = transcript.targets[1]
-    mean, scale = power[column] * around[transcript.targets], power[column] * math.sqrt(left)
-    sentence = (
-        f"The noise of a call follows from that of the calls before and after it, which leave {math.sqrt(left):.2g} of "
-        "its standard deviation unknown."
-    )
-    return attack_with(transcript, Check.FRESH, sentence, mean=mean, scale=scale)
 
 
 _Attacks = Sequence[tuple[Callable[[Transcript, Layers], Attack | None], float]]

@@ -132,9 +132,8 @@ class Transcript:
 
 
 def call_often(
-    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, starts: Ints | None = None,
-    surrounded: bool = False,
-) -> Transcript:  # fmt: skip
+    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, starts: Ints | None = None
+) -> Transcript:
     """Call the mechanism with canaries of one coordinate each.
 
     Args:
@@ -143,8 +142,6 @@ def call_often(
         calls: Number of calls.
         seed: Seed of canaries and coins.
         starts: Coordinates that must be among the kept ones, such as the first of each tensor.
-        surrounded: Whether the pilot is all but every fourth call, so that the attacker knows the noise around each
-            test call.
     """
     coordinates, in_part = np.arange(dim), dim > _KEPT
     if in_part:
@@ -159,8 +156,6 @@ def call_often(
     early, pilots = math.ceil(_EARLY_SHARE * calls), max(4, math.ceil(_PILOT_SHARE * calls))
     pilot = np.zeros(calls, dtype=bool)
     pilot[early : early + pilots] = True
-    if surrounded:
-        pilot = np.arange(calls) % 4 != 3
     size = coordinates.size + 2 * _SUSPECTS * in_part
     values = np.zeros((calls, size))
     canary, inserted = np.zeros((2, calls, size), dtype=bool)

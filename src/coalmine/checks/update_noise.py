@@ -29,6 +29,7 @@ _SIZE_TESTS, _FRESH_TESTS = 4, 4
 _UNCOMMON = 0.01  # probability of an energy, over the number of blocks, below which it is of another size
 _NEAR = 0.1  # standard deviations of the claimed noise that count as near zero
 _LISTED = 3
+_MOST = 0.8  # of the coordinates
 # A copy explains at least this share of the energy. Where it does not, the noise is missing rather than copied.
 _EXPLAINED = 0.2
 _REPEATED = 0.6  # share from which on noise is said to repeat other noise rather than to depend on it
@@ -146,6 +147,11 @@ def size_findings(
     by_round = _SIZE_TESTS * once.size * energy_p_value(once, numbers)
     certain, odd = by_block <= level, by_round <= level
     low_rounds = odd @ record.layers.sizes > record.layers.dim / 2
+    if low_rounds.any() and not low_rounds.all():
+        # Where the other rounds have enough noise, it is these rounds that lack it, not the tensors.
+        rest = energies[~low_rounds].sum(axis=0), dimensions[~low_rounds].sum(axis=0)
+        enough = (_SIZE_TESTS * energies.shape[1] * energy_p_value(*rest) > level).all()
+        certain = certain & ~(enough & (rest[0].sum() >= rest[1].sum()))
     low_blocks = certain
     if certain.any():
         # Blocks of a few numbers cannot lack noise for certain. By the noise that is most likely, it is missing
@@ -155,7 +161,9 @@ def size_findings(
         likely = np.minimum(slack, 1)[record.tensor_of_block] ** 2 * energies.sum(axis=0)
         found = likely[certain].sum() / freedom[certain].sum()
         alike = stats.chi2.sf(likely / max(found, 1e-300), freedom) >= _UNCOMMON / certain.size
-        if (certain | alike | (likely / freedom <= (1 + found) / 2)).all():
+        # Where all tensors have the same noise, what clients send may hide that it is missing in a few small ones.
+        most = even_noise and record.block_sizes[certain].sum() > _MOST * record.layers.dim
+        if most or (certain | alike | (likely / freedom <= (1 + found) / 2)).all():
             low_blocks = np.ones_like(certain)
         for words, is_whole, run in _runs(record, low_blocks):
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.

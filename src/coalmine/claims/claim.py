@@ -197,10 +197,6 @@ class Claim:
         noise = least * self.sensitivity
         return math.isclose(noise, claimed) or math.isclose(noise, claimed * other.sensitivity)
 
-    def over(self, rounds: int) -> Claim:
-        """Return the claim for so many rounds, unless it states its own."""
-        return self.replace(rounds=rounds) if self.rounds is None else self
-
     def curve(self, noise: float = 1.0) -> Curve:
         """Return the claimed trade-off curve: the highest TPR at each FPR, for both directions of the adjacency.
 

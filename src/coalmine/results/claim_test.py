@@ -341,16 +341,14 @@ def first_separated(separation: Callable[[int], float], wanted: float) -> int | 
     if wanted <= 0:
         return None
     separation = cache(separation)
-
-    def steps_to_go(exponent: int) -> float:
-        return math.log(max(separation(exponent), 1e-300) / wanted) / math.log(RATIO)
-
     # For Gaussian noise in every round the separation is inverse to the noise, and for sampled rounds to a power of it,
     # which two curves tell. Nothing depends on these laws: they say where to look first, since curves are slow.
-    start = steps_to_go(0)
+    first = max(separation(0), 1e-300)
+    start = math.log(first / wanted) / math.log(RATIO)
     guess = int(np.clip(math.ceil(start), LEAST, MOST))
     if guess:
-        power = max(0.1, (start - steps_to_go(guess)) / guess)
+        passed = math.log(first / max(separation(guess), 1e-300)) / math.log(RATIO)
+        power = max(0.1, passed / guess)
         guess = int(np.clip(math.ceil(start / power), LEAST, MOST))
     return first_exponent(lambda exponent: separation(exponent) <= wanted, near=guess)
 

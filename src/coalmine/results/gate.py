@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_nonnegative, did_you_mean
@@ -110,6 +110,12 @@ class Gate:
         false_alarm_rate: How often a gate like this stops a mechanism that keeps within limits and claims, at most.
         objections: What stops the gate besides results.
         strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
+
+    Attributes:
+        policy: The limits, in words.
+        unchecked: Number of results that nothing was compared with.
+        reasons: Why it fails: what each reason is about, and a sentence without a full stop.
+        outcome: `PASSED`, `FAILED` or `NOT_CHECKED`.
     """
 
     judgments: Sequence[Judgment]
@@ -118,32 +124,34 @@ class Gate:
     max_claimed: float | None
     max_proven: float | None
     false_alarm_rate: float
-    objections: Sequence[Objection] = ()
-    strict: bool = False
+    objections: Sequence[Objection]
+    strict: bool
+    policy: Sequence[str] = field(init=False)
+    unchecked: int = field(init=False)
+    reasons: Sequence[tuple[str, str]] = field(init=False)
+    outcome: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        reasons = []
+        for objection in self.objections:
+            allow = f" (--allow {objection.name})" if objection.name in ALLOWABLE else ""
+            reasons.append((objection.name.replace("-", " "), objection.sentence + allow))
+        alike: dict[str, list[str]] = {}  # several views may show the same bug
+        for failure in self.failures:
+            alike.setdefault(failure.reason, []).append(failure.result.name)
+        reasons += [("; ".join(names), reason) for reason, names in alike.items()]
+        unchecked = sum(not judgment.checked for judgment in self.judgments)
+        outcome = FAILED if reasons else PASSED if unchecked < len(self.judgments) else NOT_CHECKED
+        limits = {"claimed": self.max_claimed, "proven": self.max_proven}
+        policy = [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
+        derived = {"policy": policy, "unchecked": unchecked, "reasons": reasons, "outcome": outcome}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def failed(self) -> bool:
         """Whether a result or an objection stops the gate."""
-        return bool(self.failures or self.objections)
-
-    @property
-    def reasons(self) -> list[tuple[str, str]]:
-        """Why it fails: what each reason is about, and a sentence without a full stop."""
-        listed = []
-        for objection in self.objections:
-            allow = f" (--allow {objection.name})" if objection.name in ALLOWABLE else ""
-            listed.append((objection.name.replace("-", " "), objection.sentence + allow))
-        alike: dict[str, list[str]] = {}  # several views may show the same bug
-        for failure in self.failures:
-            alike.setdefault(failure.reason, []).append(failure.result.name)
-        return listed + [("; ".join(names), reason) for reason, names in alike.items()]
-
-    @property
-    def outcome(self) -> str:
-        """`PASSED`, `FAILED` or `NOT_CHECKED`."""
-        if self.failed:
-            return FAILED
-        return PASSED if any(judgment.checked for judgment in self.judgments) else NOT_CHECKED
+        return self.outcome == FAILED
 
     @property
     def decision(self) -> str:
@@ -156,7 +164,7 @@ class Gate:
             return f"{NOT_CHECKED}: no claim was stated, and no limit applies."
         tested = [judgment for judgment in self.judgments if judgment.bound is not None and judgment.claim is not None]
         parts = ["no claim is refuted"] * bool(tested)
-        parts += ["no result exceeds the policy"] * bool(self._policy)
+        parts += ["no result exceeds the policy"] * bool(self.policy)
         alone = [j.result.name for j in tested if j.result.refuted and j.verdict is not Verdict.REFUTED]
         if alone:  # as its own verdict in other tables says
             count = summary.plural(len(self.judgments), "result")
@@ -164,16 +172,11 @@ class Gate:
         return f"{PASSED}: {', '.join(parts)}. This is not a proof of privacy."
 
     @property
-    def _policy(self) -> list[str]:
-        limits = {"claimed": self.max_claimed, "proven": self.max_proven}
-        return [f"{kind} ε at most {_short(limit)}" for kind, limit in limits.items() if limit is not None]
-
-    @property
     def terms(self) -> str:
         """The policy, what speaks against relying on a gate that passes, and the false-alarm rate."""
         parts, results = [], len(self.judgments)
-        if self._policy:
-            parts.append(f"Policy: {', '.join(self._policy)}.")
+        if self.policy:
+            parts.append(f"Policy: {', '.join(self.policy)}.")
         if self.failures:
             parts.append(f"{len(self.failures)} of {results} results fail the gate.")
         if self.doubtful and not self.failed:
@@ -181,9 +184,8 @@ class Gate:
             parts.append(
                 f"{verdicts.capitalize()}: {len(self.doubtful)} of {results} results (--strict fails on that)."
             )
-        unchecked = sum(not judgment.checked for judgment in self.judgments)
-        if unchecked and not self.failed:
-            parts.append(f"Not checked: {unchecked} of {results} results.")
+        if self.unchecked and not self.failed:
+            parts.append(f"Not checked: {self.unchecked} of {results} results.")
         parts += filter(None, [summary.not_tested(judgment.result for judgment in self.judgments)])
         rate = f"False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}% for all results together"
         if any(judgment.result.checks for judgment in self.judgments):
@@ -205,7 +207,7 @@ class Gate:
         rows = []
         for judgment in self.judgments if judgments is None else judgments:
             remark = ""
-            if (self.max_claimed, self.max_proven) != (None, None) and not judgment.limit_applies:
+            if self.policy and not judgment.limit_applies:
                 remark = "limit does not apply to this unit"
             elif self.max_proven is not None and not judgment.result.about_claim:
                 remark = f"proven about canaries {judgment.result.participation}: limit does not apply"

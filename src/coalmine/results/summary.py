@@ -140,7 +140,20 @@ def verdict_sentence(result: Result) -> str:
         assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
         return f"Refuted{p_value}: {claimed}{comma} does not hold.{fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
-    power = "" if test.detectable_noise is None else f" {_power_sentence(claim, test)}"
+    power, share, worst = "", test.detectable_noise, test.detectable_at_worst
+    if share is not None:
+        text, values = "noise below {:.2g} of the claim", [share, worst]
+        if claim.least_noise is None:
+            # Of claims that state only ε, the share of the noise stands for ε divided by it.
+            text, values = "ε = {:.3g}", [claim.epsilon / value if value else value for value in values]
+        detected = f"would have detected {text.format(values[0])} (80% power)"
+        power = f" This audit {detected}."
+        if worst is not None and f"{worst:.2g}" != f"{share:.2g}":
+            # Only the scores show how strong the attack is.
+            weakest = f"only {text.format(values[1])}" if worst else "nothing"
+            power = (
+                f" At best, this audit {detected}; at worst, {weakest}: its scores leave open how strong the attack is."
+            )
     if result.verdict is Verdict.TOO_WEAK and result.bound is None and test.p_value is None:
         return f"Too weak: an estimate cannot refute {claimed}."
     if result.verdict is Verdict.TOO_WEAK:
@@ -151,22 +164,6 @@ def verdict_sentence(result: Result) -> str:
             claimed = f"the ε = {result.tested.epsilon:.4g} that the claimed noise gives {result.participation}"
         return f"Suspicious: not refuted, but {evidence} above {claimed}.{power}"
     return f"Not refuted: we found no evidence against {claimed}.{power} This is not a proof of privacy."
-
-
-def _power_sentence(claim: Claim, test: ClaimTest) -> str:
-    """Say what the test would have detected: a range, where only the scores show how strong the attack is."""
-
-    share, worst = test.detectable_noise, test.detectable_at_worst
-    assert share is not None
-    text, values = "noise below {:.2g} of the claim", [share, worst]
-    if claim.least_noise is None:
-        # Of claims that state only ε, the share of the noise stands for ε divided by it.
-        text, values = "ε = {:.3g}", [claim.epsilon / value if value else value for value in values]
-    detected = f"would have detected {text.format(values[0])} (80% power)"
-    weakest = f"only {text.format(values[1])}" if worst else "nothing"
-    if worst is None or f"{worst:.2g}" == f"{share:.2g}":
-        return f"This audit {detected}."
-    return f"At best, this audit {detected}; at worst, {weakest}: its scores leave open how strong the attack is."
 
 
 def _remedy(result: Result, test: ClaimTest, half: str) -> str:

@@ -8,14 +8,13 @@ reads these back, so it gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from coalmine.errors import InputError, check_kind
+from coalmine.errors import InputError, check_kind, naming
 from coalmine.files import read_json, read_text, write_json
 from coalmine.methods import registry
 from coalmine.methods.method import Method
@@ -172,7 +171,7 @@ class _Run:
             kind = registry.get(name)
             table = self.settings.table_of(kind)
             training = self.settings.trainings.get(table)
-            with _naming(name):
+            with naming(f"[{name}]"):
                 method = kind(settings, training=training, directory=self.directory.path, earlier=dict(earlier))
             if not method.needs_training:
                 table, training = "", None
@@ -277,39 +276,30 @@ class _Group:
     def splits(self) -> Splits:
         """Return the data, with as many users set aside as any method wants."""
         assert self.settings is not None
-        with _naming(self.table):
+        with naming(f"[{self.table}]"):
             return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods.values()))
 
     def ready(self) -> Rounds:
         """Return the training with all canaries."""
         splits = self.splits()
         for name, method in self.methods.items():
-            with _naming(name):
+            with naming(f"[{name}]"):
                 splits = method.insert(splits)  # each method sees the canaries of those before it
         return self.build(splits, audits=True)
 
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""
         assert self.settings is not None
-        with _naming(self.table):
+        with naming(f"[{self.table}]"):
             module = self.settings.module(splits)
         added: list[Any] = []
         if audits:
             for name, method in self.methods.items():
-                with _naming(name):
+                with naming(f"[{name}]"):
                     added += method.audits(splits, module)
-        with _naming(self.table):
+        with naming(f"[{self.table}]"):
             for method in self.methods.values():
                 special = method.build_training(splits, module, added)
                 if special is not None:
                     return special
             return self.settings.training(splits, module, added)
-
-
-@contextmanager
-def _naming(table: str) -> Iterator[None]:
-    """Name the table of settings in the errors that they lead to: a run has several that share names of settings."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"[{table}] {error}") from error

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, naming
 from coalmine.files import read_text, write_json
 from coalmine.parallel import finished
 from coalmine.progress import shown_if_slow, track
@@ -181,7 +180,7 @@ def sweep(
     cells = _cells(path, values, check_count("seeds", seeds), directory)
     for cell in cells[::seeds]:  # of several seeds the first
         if not cell.directory.exists():
-            with _naming(cell):
+            with naming(f"{cell.directory.name}:"):
                 check(cell.settings)
     runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
     failures = [reason for _, reasons in track(runs, "runs", total=len(cells)) for reason in reasons]
@@ -268,7 +267,7 @@ def _run(cell: _Cell) -> list[str]:
     """Run to the end, and draw the report; return why methods have no result."""
     from coalmine.report.page import write_report
 
-    with _naming(cell):
+    with naming(f"{cell.directory.name}:"):
         finished = run(cell.settings, out=cell.directory)
         if not (cell.directory / REPORT).is_file():  # drawing takes longer than reading a finished run
             write_report(cell.directory)
@@ -278,12 +277,3 @@ def _run(cell: _Cell) -> list[str]:
 def _text(value: Any) -> str:
     """Return a value as the command line takes it: the items of a list are separated by commas."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-@contextmanager
-def _naming(cell: _Cell) -> Iterator[None]:
-    """Name the run in errors that its values lead to."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{cell.directory.name}: {error}") from error

@@ -267,7 +267,8 @@ class Canife(Audit):
         delta = common_delta(delta, claim)
         noise_multiplier = sampling = None
         if claim is not None:
-            claim = claim.over(self.rounds)
+            if claim.rounds is None:
+                claim = claim.replace(rounds=self.rounds)
             # An ε that is merely stated does not say how clients take part.
             if claim.least_noise is not None:
                 noise_multiplier = claim.least_noise * claim.sensitivity

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError
@@ -19,7 +20,8 @@ from coalmine.protocol import Vector
 from coalmine.results.summary import plural
 from coalmine.results.verdict import Check, Finding
 from coalmine.stats.exact_tests import TrialGuesses, best_seed, highest_accuracy
-from coalmine.stats.tradeoff import Curve
+from coalmine.stats.gaussian import epsilon_gdp
+from coalmine.stats.tradeoff import ApproximateDP, Curve
 
 _LEAST_DIM = 16  # in fewer dimensions the length of a report is mostly the part that tells
 _LOOKS = 200  # reports of each gradient that are looked at for a fault
@@ -232,6 +234,17 @@ def likely_fault(
             sides = f"{guessed.right / guessed.guesses:.0%} of guesses are right, and {right:.0%} at the clip norm"
             return _fault(Check.CLIPPING, f"Of gradients of {overlong:.3g} clip norms {sides}")
     if standard_errors < 1:
+        # Where δ is small, Gaussian noise that is too small lets an attacker guess no better than ε allows.
+        scores = np.concatenate([along - along.mean(), other @ unit - (other @ unit).mean()])
+        kurtosis, accuracy = np.mean(scores**4) / np.mean(scores**2) ** 2, guessed.right / guessed.guesses
+        is_normal = abs(kurtosis - 3) < 4 * (24 / scores.size) ** 0.5
+        least = 2 * special.ndtri(accuracy - (0.25 / guessed.guesses) ** 0.5)  # μ of Gaussian noise, at least
+        if isinstance(claim, ApproximateDP) and claim.delta and is_normal and least > 0:
+            shown = float(epsilon_gdp(least, claim.delta))
+            if shown > claim.epsilon:
+                return _fault(
+                    Check.SIZE, f"The noise is too small: {accuracy:.0%} of guesses are right, as at ε = {shown:.3g}"
+                )
         return _fault(Check.SHAPE, "Most reports show no more than claimed, so a few show far more")
     sides = f"{guessed.right / guessed.guesses:.0%} of guesses are right, and the claim allows {most:.0%}"
     return _fault(Check.SIZE, f"{sides}: the truth is too likely, or the noise too small for gradients of this length")

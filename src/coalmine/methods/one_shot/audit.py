@@ -361,12 +361,8 @@ class OneShot(Audit):
             self._inserted = None  # frees its memory before the canaries are scored
             self._checks.record(release, float(self._clip_norms[round]), inserted)
             del inserted
-        if not for_checks or self._view.kind == "update":
-            self._score(release)
-
-    def _score(self, release: Release) -> None:
-        """Add a release to the scores."""
-        round, vector = release.round, release.vector
+        if for_checks and self._view.kind != "update":
+            return  # what the view does not show has no score
         if release.kind != self._view.kind:
             raise InputError(f'the view {self.view} takes releases of kind "{self._view.kind}", got "{release.kind}"')
         if round >= self.rounds:
@@ -534,7 +530,8 @@ class OneShot(Audit):
         tested = None
         if claim is not None:
             check_kind("claim", claim, Claim, "a coalmine.Claim")
-            claim = claim.over(self.rounds)
+            if claim.rounds is None:
+                claim = claim.replace(rounds=self.rounds)
             tested = self.tested_claim(claim)
             if self.members_participation is not None:
                 # The training says itself that its clients take part otherwise than the claim assumes.
@@ -661,7 +658,8 @@ class OneShot(Audit):
             >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
             1.36
         """
-        claim = claim.over(self.rounds)
+        if claim.rounds is None:
+            claim = claim.replace(rounds=self.rounds)
         secret = isinstance(claim.sampling, Poisson | FixedSize)
         like_members = self.participation == (self.members_participation or claim.sampling)
         like_members &= not (secret and self._knows_rounds)
