@@ -275,8 +275,8 @@ def missing_canaries(record: NoiseRecord, noise_multiplier: float) -> list[Findi
     if math.sqrt(record.canaries.sum()) / noise_multiplier < _WOULD_SHOW or found > _LOOKS_LIKE_NOTHING:
         return []
     sentence = (
-        "No canary shows up in any release, so nothing can be said about the noise. Did you add planted.total to the "
-        "sum of the clients' updates? Only much more than the claimed noise would hide them."
+        "No canary shows up in any release, so nothing can be said about the noise. Either they are not in the sum "
+        "that is released (planted.total, in a loop of your own), or much more than the claimed noise hides them"
     )
     return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
 

@@ -76,7 +76,8 @@ def carried_over(rows: Floats, rounds: Ints) -> float:
     # What is in all rounds alike comes from the clients. A moving average of m rounds, less what three rounds before
     # explain, has correlations up to m + 2 rounds apart; the longest lags only show what clients send.
     usual = max(0.0, min(correlations, default=0.0))
-    return float(np.sqrt(max(1.0, 1 + 2 * sum(each - usual for each in correlations[: 2 * LAGS]))))
+    longer = sum((each - usual) / max(1 - usual, 1e-9) for each in correlations[: 2 * LAGS])
+    return float(np.sqrt(max(1.0, 1 + 2 * longer)))
 
 
 def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) -> NoiseFloor:
