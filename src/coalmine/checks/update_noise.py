@@ -99,6 +99,8 @@ def noise_findings(
     # Of repeated noise only the first round counts: others have the same, which may be small by chance.
     once = 1 if repeats else None
     findings = size_findings(claim, energies[:once], dimensions[:once], even_noise, clips)
+    if not (findings or repeats):
+        findings = _near_zero(claim)  # missing or repeated noise has many numbers near zero, too
     findings += [*repeats, *copy_findings(claim)]
     if not (findings or record.processed) and floor.length > 1:  # else canaries that are too long look like bare places
         return [Finding(check=Check.SENSITIVITY, sentence=_too_long(floor.length), p_value=level)]
@@ -197,8 +199,7 @@ def size_findings(
         sentence = f"{_SUBJECTS.get(name, name)} lacks the claimed noise in {when}"
         p_value = float(by_round[odd[:, tensor], tensor].max())
         findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=p_value, where=name))
-    # What lacks noise has many numbers near zero, too.
-    return findings or _near_zero(claim)
+    return findings
 
 
 def _near_zero(claim: ClaimedNoise) -> list[Finding]:
@@ -359,23 +360,29 @@ def _frozen(claim: ClaimedNoise, bare: Bools) -> list[Finding]:
     """Return rounds that repeat another one with all its canaries, so that what is new holds none.
 
     A server may release again what it released before, as momentum does with a part. What is then new was noised like
-    any other round, and contains canaries. If rounds repeat nearly all of another one, and their news contain much less
-    of the canaries than those of the other rounds do, then the noise was reused, and the clients' part was not.
+    any other round, and contains canaries. If rounds repeat nearly all of another one, and what they add contains much
+    less of the canaries than news of the other rounds do, then the noise was reused, and the clients' part was not.
     """
-    record, bins = claim.record, claim.record.bin_of_round[claim.sampled]
-    source, share, _, _ = _explained(record.updates[record.rounds()].astype(np.float64))
-    copied = share >= _FROZEN
+    slots = claim.record.rounds()
+    updates, new, planted = (
+        rows[slots].astype(np.float64) for rows in (claim.record.updates, claim.record.new, claim.record.planted)
+    )
+    source, share, _, _ = _explained(updates)
+    copied = np.append(False, share >= _FROZEN)
     if not copied.any() or bare.any():
         return []
-    # Where news have a mean square of 1, a product with canaries has a variance of their energy.
-    products = record.products.sum(axis=1) / np.sqrt(np.maximum(record.news.sum(axis=1), 1e-300) / record.layers.dim)
-    repeats, others = bins[1:][copied], np.append(bins[0], bins[1:][~copied])
-    energies = [max(float(record.canaries[group].sum()), 1e-300) for group in (repeats, others)]
-    missing = products[others].sum() / energies[1] / 2 - products[repeats].sum() / energies[0]
+    earlier = updates[np.append(0, source)]
+    factors = np.sum(updates * earlier, axis=1) / np.maximum(np.sum(earlier**2, axis=1), 1e-300)
+    added = np.where(copied[:, None], updates - factors[:, None] * earlier, new)
+    # Where this has a mean square of 1, its product with canaries has a variance of their energy.
+    sizes = np.sqrt(np.maximum(np.mean(added**2, axis=1), 1e-300))
+    products = np.sum(added * planted, axis=1) / sizes
+    energies = [max(float(np.sum(planted[group] ** 2)), 1e-300) for group in (copied, ~copied)]
+    missing = products[~copied].sum() / energies[1] / 2 - products[copied].sum() / energies[0]
     p_value = _FRESH_TESTS * float(stats.norm.sf(missing / math.sqrt(1 / energies[0] + 0.25 / energies[1])))
     if p_value > claim.level:
         return []
-    return [_repeats("The noise of", claim, np.flatnonzero(copied), source, share, p_value)]
+    return [_repeats("The noise of", claim, np.flatnonzero(copied[1:]), source, share, p_value)]
 
 
 def _repeats(subject: str, claim: ClaimedNoise, repeated: Ints, source: Ints, share: Floats, p_value: float) -> Finding:
