@@ -52,8 +52,8 @@ class Contribution:
     clients: float = 1.0
     updates: int | None = None
 
-    def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
-        """Yield each canary's update with its seat (see `Audit.seats`), for trainings that clip and sum themselves."""
+    def one_by_one(self, length: float = 1.0) -> Iterator[tuple[int, AnyVector]]:
+        """Yield each canary's update, so many times as long, with its seat (see `Audit.seats`), to be clipped."""
         raise InputError("this audit contributes a sum and cannot list single updates")
 
 

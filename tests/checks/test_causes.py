@@ -45,7 +45,7 @@ def test_clipping_is_not_said_to_be_tested_where_canaries_came_after_it():
     result = audited(scale=3.0, norm=None)
     text = str(result)
     assert "Not tested: clipping." in judge([result]).terms
-    assert "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients" in text
+    assert "Not tested: clipping. In a loop of your own, clip planted.each(norm=100 * clip_norm) like clients" in text
     simulated = str(replace(result, training="training"))
     assert ("which coalmine's simulator does here" in simulated, "planted" in simulated) == (True, False)
 

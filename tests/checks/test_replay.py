@@ -3,12 +3,14 @@
 import json
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import coalmine as cm
+from coalmine.checks.findings import Moved, Replay
 from coalmine.errors import InputError
 from coalmine.results.summary import causes
 from coalmine.testing import assert_sensitivity
@@ -705,3 +707,10 @@ def test_globals_keep_their_contents_and_their_identity():
     assert HISTORY[0] is first
     assert first["norms"] is norms
     assert norms.tolist() == [1, 1, 1]
+
+
+def test_a_movement_beyond_the_noise_that_is_no_finding_is_explained():
+    row = Moved(check="sensitivity", client="one client joined", example="v", excess=1.15, lower=0.97)
+    assert "1.15 of that, which is within the error of the measured noise" in Replay(moved=[row], clip_norm=1.0).summary
+    within = Replay(moved=[replace(row, excess=0.9, lower=0.8)], clip_norm=1.0)
+    assert "(largest movement: 0.9 of that)" in within.summary

@@ -570,3 +570,16 @@ def test_an_unprocessed_release_needs_its_divisor():
     audit.plant(0, clip_norm=1.0)
     with pytest.raises(InputError, match="needs divisor="):
         audit.observe(0, update=np.ones(100, np.float32), unprocessed=True)
+
+
+@pytest.mark.parametrize(("length", "named"), [(1.0, []), (2.0, ["client moves the release too far"])])
+def test_canaries_that_are_too_long_are_no_odd_shape(length, named):
+    """Right noise with right canaries has a finding with a probability of at most 0.1%."""
+    rng, audit = np.random.default_rng(3), OneShot(4000, rounds=10, canaries=400, view="updates", seed=0)
+    audit.describe(even_noise=True)
+    for t in range(10):
+        planted = audit.plant(t, clip_norm=1.0)
+        noisy = length * planted.total + rng.normal(0, 2.0, 4000)
+        audit.observe(t, update=(noisy / 50).astype(np.float32), divisor=50, unprocessed=True)
+    result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
+    assert [bug.fault for bug in result.bugs] == named

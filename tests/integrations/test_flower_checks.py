@@ -26,6 +26,7 @@ from flwr.serverapp.strategy import (
 from coalmine import OneShot
 from coalmine.checks import ReplayOptions
 from coalmine.claims import Claim
+from coalmine.errors import InputError
 from coalmine.integrations.flower import CanaryGrid, LocalGrid, replay_strategy
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.replay import StrategyChecks
@@ -145,10 +146,12 @@ def audited(
     mods=(),
     claim=None,
     outside=lambda private: private,
+    length=1.0,
 ):
     first = ArrayRecord({key: Array(np.asarray(value)) for key, value in (arrays or model()).items()})
     audit = OneShot(Layout.of(first).dim, rounds=ROUNDS, canaries=CANARIES, view="updates", participation="every-round")
-    grid = CanaryGrid(LocalGrid(app(examples, change, mods), nodes=CLIENTS), audit, clip_norm=CLIP, mods=mods)
+    nodes = LocalGrid(app(examples, change, mods), nodes=CLIENTS)
+    grid = CanaryGrid(nodes, audit, clip_norm=CLIP, mods=mods, length=length)
     settings = {"fraction_train": 1.0, "fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
     strategy = outside(wrapper(inner(**settings), 1.0, CLIP, CLIENTS + 2 * CANARIES))
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
@@ -255,6 +258,38 @@ def test_what_follows_the_dp_wrapper_runs_seldom_and_need_not_be_copied():
     result = audited(inner=FedAdam, outside=lambda private: Locks(private, momentum))
     assert "FedAdam" in result.bugs[0].sentence
     assert any("Locks cannot be copied" in warning for warning in result.warnings)
+    # What was not replayed is not listed as checked, and everything that is printed says so.
+    assert "sensitivity" not in result.checks
+    assert "Not tested: whether clients show in what strategies around" in str(result)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_patched_method_is_refused_and_leaves_the_strategy_alone(outside):
+    """A function in place of a method is shared by copies, so that replaying one would step the training's strategy."""
+    made = []
+
+    def patched(private):
+        strategy = Outside(private, momentum)
+        layer = strategy if outside else private
+        original = layer.aggregate_train
+        layer.aggregate_train = lambda server_round, replies: original(server_round, list(replies))
+        made.append(strategy)
+        return strategy
+
+    result = audited(outside=patched, claim=NOISE)
+    made[0].memory.clear()  # nothing is left of the guard
+    assert not result.refuted, result.summary
+    assert "sensitivity" not in result.checks
+    [warning] = [warning for warning in result.warnings if warning.startswith("Not tested")]
+    assert "uses the strategy of the training itself" in warning
+    with pytest.raises(InputError, match="uses the strategy of the training itself"):
+        replay_strategy(made[0], ArrayRecord({key: Array(part) for key, part in model().items()}))
+
+
+def test_longer_canaries_test_clipping_without_a_wrapper():
+    result = audited(wrapper=lambda strategy, *_: strategy, length=5.0)
+    assert "clipping" in result.checks
+    assert "Not tested: clipping" not in result.summary
 
 
 @pytest.mark.parametrize("which", [0, -1])
@@ -361,3 +396,23 @@ def test_a_replay_leaves_strategy_and_random_numbers_alone(monkeypatch):
     monkeypatch.setattr(StrategyChecks, "replay", lambda *_: None)
     without = audited()
     assert np.array_equal(with_replay.scores.members, without.scores.members)
+
+
+@pytest.mark.parametrize(("rate", "refuted"), [(0.1, False), (0.2, True)])
+def test_momentum_inside_the_wrapper_adds_up_over_rounds(rate, refuted):
+    """A client in all rounds moves the model rate / (1 - 0.9) times as far as without momentum, and the noise is 1."""
+
+    def build(**settings):
+        return FedAvgM(**settings, server_learning_rate=rate, server_momentum=0.9)
+
+    sentences = [finding.sentence for finding in audited(inner=build).bugs]
+    assert any("FedAvgM" in sentence and "19 rounds before" in sentence for sentence in sentences) is refuted
+    assert refuted or not sentences
+
+
+def test_replay_can_leave_out_what_flower_trusts_nodes_with():
+    small = ArrayRecord({"weight": Array(np.zeros((30, 20), np.float32))})
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 2.0, 0.5, 9)
+    assert "weighted_by=None" in str(replay_strategy(private, small, options=ReplayOptions(quick=True)))
+    honest = ReplayOptions(dropouts=False, quick=True)
+    assert replay_strategy(private, small, weighted_by=None, options=honest).ok

@@ -194,7 +194,7 @@ def test_a_weak_audit_says_what_it_takes_and_what_its_checks_cover():
     )
     page = text(first_page(run_of(weak)))
 
-    assert "About 12 inserted canaries would detect half the noise (80% power). This audit inserted 3." in page
+    assert "About 12 inserted canaries would detect half the noise (at least 80% power). This audit inserted 3." in page
     assert "The checks found no bug: noise on every tensor and fresh noise." in page
 
 

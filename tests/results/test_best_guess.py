@@ -37,7 +37,7 @@ def test_few_scores_have_no_best_guess():
     few = from_scores(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
     many = from_scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
     assert few.best_guess is None
-    assert "there are 20 (held out): about 100 canaries would do" in few.summary
+    assert "there are 20 (held out): about 120 canaries would do" in few.summary
     assert words.kind(few["gaussian-shift"]) == "estimate, too few scores"
     assert many.best_guess.method == "gaussian-shift"
     assert Result.from_dict(few.to_dict()).best_guess is None

@@ -8,7 +8,7 @@ from coalmine.errors import InputError
 from coalmine.results import verdict as units
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.gate import COLUMNS, judge
-from coalmine.results.verdict import Finding, Verdict
+from coalmine.results.verdict import Check, Finding, Verdict
 from coalmine.stats import Estimate
 from gate_runs import result
 
@@ -99,11 +99,17 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
     gate = judge([result(bound=9.0)])
     assert gate.judgments[0].reason == "ε ≥ 9 at δ = 1e-05 refutes the claim of 8"
     gate = judge([with_p_value("final", 0.001)])
-    assert gate.judgments[0].reason == "the claim of ε = 8 is refuted, p = 0.001"
+    advice = "Look for missing noise, skipped clipping or an accountant that assumes other sampling"
+    assert gate.judgments[0].reason == f"the claim of ε = 8 is refuted, p = 0.001. {advice}"
     noisy = ClaimTest(verdict=Verdict.REFUTED, p_value=0.001, confidence=0.95, noise_at_most=0.5)
     gate = judge([result(claim_test=noisy)])
     noise = "At most 0.5 of the claimed noise is there (95% confidence)"
-    assert gate.judgments[0].reason == f"the claim of ε = 8 is refuted, p = 0.001. {noise}"
+    assert gate.judgments[0].reason == f"the claim of ε = 8 is refuted, p = 0.001. {noise}. {advice}"
+    # The gate and the result name the same cause: canaries that are too long look like noise that is too small.
+    unclipped = Finding(check=Check.CLIPPING, sentence="It is not clipped.", refutes=False)
+    shown = result(claim_test=noisy, findings=[unclipped])
+    assert judge([shown]).judgments[0].reason == "the claim of ε = 8 is refuted, p = 0.001"
+    assert noise not in shown.summary
     gate = judge([only_an_estimate()], strict=True)
     assert gate.judgments[0].reason == "suspicious, and the gate is strict"
 

@@ -70,9 +70,9 @@ def test_an_estimate_whose_assumption_fails_is_marked_and_is_not_the_best_guess(
 
 def test_a_missing_best_guess_says_why_and_what_would_do():
     rng = np.random.default_rng(4)
-    few = replace(result(rng.normal(2, 1, 79)), config={"canaries": 100})  # a fifth of 200 went to single tensors
+    few = result(rng.normal(2, 1, 79))
     said = (
-        "none, since an estimate takes 80 scores on each side, and there are 79 (inserted): about 110 canaries would do"
+        "none, since an estimate takes 80 scores on each side, and there are 79 (inserted): about 120 canaries would do"
     )
     assert (few.best_guess, f"best guess  {said}" in str(few), f"Best guess: {said}." in few.summary) == (
         None,

@@ -78,7 +78,8 @@ class Replay:
         without_noise: Whether the release carried no noise although the claim has some.
         noise_in_state: Whether there is noise after all, in what the release keeps from round to round.
         reported: Names of checks in groups, if only the first refuting finding of each group counts.
-        about: What was replayed, at the end of each sentence then.
+        about: What was replayed, at the end of each sentence then; otherwise what to say of findings.
+        complete: Whether all was replayed; a check that looked at a part only does not count as made.
 
     Attributes:
         findings: What is wrong; findings that refute the claim come before the others.
@@ -99,6 +100,7 @@ class Replay:
     noise_in_state: bool = False
     reported: Sequence[Sequence[str]] | None = None
     about: str = ""
+    complete: bool = True
 
     @property
     def ok(self) -> bool:
@@ -117,9 +119,10 @@ class Replay:
         refuting = sum(finding.refutes for finding in self.findings)
         if refuting:
             return f"Refuted: one {self.who} moves the release by more than {covers} ({plural(refuting, 'bug')})."
+        measured = ", which is within the error of the measured noise" * (self.worst > 1.005)
         return (
             f"Not refuted: no honest {self.who} tried moves the release by more than {covers} (largest movement: "
-            f"{self.worst:.3g} of that). This is not a proof of privacy."
+            f"{self.worst:.3g} of that{measured}). This is not a proof of privacy."
         )
 
     def __str__(self) -> str:
@@ -130,6 +133,7 @@ class Replay:
             if cause.finding.example and cause.finding.refutes:
                 lines.append(f"  Example: {cause.finding.example}")
         if not self.ok:
+            lines += [self.about] if self.about and self.reported is None else []
             lines.append(
                 "Here C is the clip norm, v is rng.uniform(1, 1.2, d) * rng.choice([-1, 1], d) over its norm with "
                 f"rng = default_rng({self.seed}), and e[i] is 1 in coordinate i."

@@ -18,7 +18,7 @@ from coalmine.arrays import Floats
 from coalmine.checks.clients import Probe, ProbeClients, Setting, Template, leaves, numbers_of
 from coalmine.checks.comparison import DOUBT, Movement, Round, Scale
 from coalmine.checks.findings import Moved, Replay
-from coalmine.checks.release import Runner
+from coalmine.checks.release import Outcome, Runner
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
 from coalmine.layers import Layers
 from coalmine.progress import shown_if_slow, track
@@ -36,6 +36,7 @@ _MOST_REMOVED = 8  # given clients that are left out, one at a time
 _LARGEST, _DEFAULT_DIM = {"l1": 3_000, "l2": 100_000}, {"l1": 300, "l2": 10_000}
 _STEADY = 0.01  # change of what a client does over all calls that is still taken for rounding
 _LONGER = 1.05  # clients that share an update may move the output by so much more than one client moves it at most
+_EVERY_ROUND = 20  # rounds in which a client takes part if releases remember it
 _CORRELATED = 2.5  # standard errors beyond which the noise of two rounds seems to be correlated, so that it is measured
 
 
@@ -329,10 +330,18 @@ class _Search:
                 if correlations.max() <= _CORRELATED / math.sqrt(standard.shape[1]):
                     continue  # nothing of the first round is left in later ones
                 shared = ", whose noise is shared with later rounds in part"
-            # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self._scale, doubt=self._doubt)
             does = f"took part in the first of {rounds} rounds{shared}"
             self._observe(replace(probe, check=Check.MEMORY, does=does, plain=False), movement)
+            # Who takes part in every round may add up, as in momentum, however short single steps are. With noise it
+            # depends on how rounds are meant to share it what that costs, as in tree aggregation.
+            if not self._scale.noise_multiplier and probe.length <= 1:
+                last = Round(
+                    _LastRound(self._runner), [ordinary], draws=self._draws, precision=self._probes.template.precision
+                )
+                does = f"took part in this and the {_EVERY_ROUND - 1} rounds before"
+                movement = last.compare([joined], self._scale, doubt=self._doubt)
+                self._observe(replace(probe, check=Check.SENSITIVITY, does=does, plain=False), movement)
 
     def _observe(self, probe: Probe, movement: Movement) -> None:
         holders = np.searchsorted(self._layers.ends, np.asarray(movement.bare, dtype=np.int64), side="right")
@@ -364,6 +373,20 @@ class _Search:
             return 0.0
         difference = np.nan_to_num(one - two, posinf=0.0, neginf=0.0)
         return float(np.linalg.norm(difference, self._probes.order)) / 2
+
+
+class _LastRound(Runner):
+    """Runs of several rounds of the same clients, of which the last release counts."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def run(self, rounds: Sequence[Sequence[Any]], draw: int = 0) -> Outcome:
+        """Return the last release."""
+        # Copies, since an aggregation may add up in place.
+        repeated = [copy.deepcopy(list(clients)) for clients in rounds for _ in range(_EVERY_ROUND)]
+        outcome = self._runner.run(repeated, draw)
+        return replace(outcome, vector=outcome.vector[-sum(outcome.sizes.values()) :])
 
 
 def _inserted(clients: list[Any], others: Sequence[Any], place: int | None) -> list[Any]:

@@ -188,7 +188,8 @@ class TrainingChecks:
             claim: What is claimed of these canaries, or None.
             stated: The claim as whoever claims it states it.
         """
-        made, noise = list(self.replays), self._claimed_noise(claim)
+        made = [check for check, replay in self.replays.items() if replay.complete]
+        noise = self._claimed_noise(claim)
         by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
         if noise is not None:
             made += [*NOISE_CHECKS, Check.CANARIES_SHOW]

@@ -100,6 +100,8 @@ def noise_findings(
     once = 1 if repeats else None
     findings = size_findings(claim, energies[:once], dimensions[:once], even_noise, clips)
     findings += [*repeats, *copy_findings(claim)]
+    if not (findings or record.processed) and floor.length > 1:  # else canaries that are too long look like bare places
+        return [Finding(check=Check.SENSITIVITY, sentence=_too_long(floor.length), p_value=level)]
     return findings or shape_findings(claim)  # missing and repeated noise has another shape, too
 
 
@@ -173,11 +175,7 @@ def size_findings(
             length = claim.floor.length
             if low_blocks.all() and length > 1:
                 # The noise is compared with the canaries, which are too long if the stated divisor is right.
-                check = Check.SENSITIVITY
-                sentence = (
-                    f"Canaries count for at least {length:.3g} clip norms, by the stated divisor: look at clipping, "
-                    "weights and what happens to the sum before the noise"
-                )
+                check, sentence = Check.SENSITIVITY, _too_long(length)
             elif is_whole and not (even_noise or low_blocks.all()):
                 # With a clip norm per tensor, noise in proportion to it keeps the claim.
                 sentence += ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
@@ -239,6 +237,14 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     return findings
 
 
+def _too_long(length: float) -> str:
+    """Say that canaries count for more than one clip norm."""
+    return (
+        f"Canaries count for at least {length:.3g} clip norms, by the stated divisor: look at clipping, weights and "
+        "what happens to the sum before the noise"
+    )
+
+
 def _less(share: float) -> str:
     """Say that there is less than the claimed noise, with the upper bound on its share if that says more."""
     return "less than the claimed noise" if share > 0.99 else f"at most {share:.2g} of the claimed noise"
@@ -269,8 +275,8 @@ def missing_canaries(record: NoiseRecord, noise_multiplier: float) -> list[Findi
     if math.sqrt(record.canaries.sum()) / noise_multiplier < _WOULD_SHOW or found > _LOOKS_LIKE_NOTHING:
         return []
     sentence = (
-        "No canary shows up in any release, so nothing can be said about the noise. Did you add planted.total to the "
-        "sum of the clients' updates? Only much more than the claimed noise would hide them."
+        "No canary shows up in any release, so nothing can be said about the noise. Either they are not in the sum "
+        "that is released (planted.total, in a loop of your own), or much more than the claimed noise hides them"
     )
     return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
 

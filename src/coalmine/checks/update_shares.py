@@ -92,13 +92,6 @@ def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) ->
         level: Significance of all limits together.
     """
     sizes, (bins, tensors) = record.layers.sizes, record.products.shape
-    if not record.processed:
-        noise = np.where(record.norms > 0, noise_multipliers / np.maximum(record.norms, 1e-300), 0.0)
-        everywhere = np.tile(noise[:, None], tensors)
-        return NoiseFloor(
-            noise_multipliers=noise_multipliers, typical=everywhere, of_round=everywhere, likely=everywhere.max(axis=0),
-            carried=1.0, length=0.0,
-        )  # fmt: skip
     slots, home = record.rounds(), record.tensor_of_sample
     new, planted = record.new[slots].astype(np.float64), record.planted[slots].astype(np.float64)
     carried = carried_over(evened(new, home), record.sampled[slots])
@@ -131,12 +124,22 @@ def noise_floor(record: NoiseRecord, noise_multipliers: Floats, level: float) ->
     excess = np.maximum(1.0, together / np.maximum(apart, 1e-300))
     by_tensor = limit(total, energy, excess * variances[usual].sum(axis=0))
     largest = int(np.argmax(energy))
-    lengths = of_round[:, largest] / noise_multipliers * record.norms
+    # A server may scale rounds differently, but not where nothing happens after the noise.
+    shares = of_round[:, largest] if record.processed else np.full(bins, by_tensor[largest])
+    lengths = shares / noise_multipliers * record.norms
+    length = float(np.median(lengths[present])) if present.any() else 0.0
+    if not record.processed:
+        known = np.where(record.norms > 0, noise_multipliers / np.maximum(record.norms, 1e-300), 0.0)
+        everywhere = np.tile(known[:, None], tensors)
+        return NoiseFloor(
+            noise_multipliers=noise_multipliers, typical=everywhere, of_round=everywhere, likely=everywhere.max(axis=0),
+            carried=1.0, length=length,
+        )  # fmt: skip
     return NoiseFloor(
         noise_multipliers=noise_multipliers,
         typical=np.multiply.outer(1.0 * usual, by_tensor),
         of_round=of_round,
         likely=total / energy,
         carried=carried,
-        length=float(np.median(lengths[present])),
+        length=length,
     )

@@ -251,6 +251,7 @@ def check(
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --json has them.")
         for about, reason in gate.reasons[1:]:  # the first is part of the decision
             console.print_sentence(f"{about}: {reason}.")
+        console.print_warnings(warning for judgment in gate.judgments for warning in judgment.result.warnings)
         console.print_sentence(gate.terms)
         console.print_sentence(f"{recomputed.sentence} Fingerprint {run.fingerprint}.")
     if gate.failed:

@@ -79,6 +79,7 @@ def canary_evidence(
     independent: bool = True,
     expected: float | None = None,
     checks_detect: float | None = None,
+    needed: int | None = None,
 ) -> CanaryEvidence:
     """Return every estimate that applies, and the test of the claim.
 
@@ -99,6 +100,7 @@ def canary_evidence(
         expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
         checks_detect: Detectable share of the noise to state if the scores alone are too weak: that of checks which
             found nothing and would have noticed half of the noise with a power of 80%; None if there are none.
+        needed: Number of canaries to advise if the scores are too weak, 0 for none; None to derive it from the scores.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -140,11 +142,13 @@ def canary_evidence(
     if test is not None and test.verdict is Verdict.TOO_WEAK and checks_detect is not None:
         # The scores alone say too little, and the checks enough.
         test = replace(test, verdict=Verdict.NOT_REFUTED, detectable_noise=checks_detect, canaries_needed=None)
+    if test is not None and test.verdict is Verdict.TOO_WEAK and needed is not None:
+        test = replace(test, canaries_needed=needed or None)
     name = None if null is None else null_text(null)
     recipe: dict[str, Any] = {}
     if name is not None or null is None:  # a custom null has no text to make it again from
         recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
-        recipe |= {"independent": independent, "expected": expected, "checks_detect": checks_detect}
+        recipe |= {"independent": independent, "expected": expected, "checks_detect": checks_detect, "needed": needed}
     return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test, recipe=recipe)
 
 

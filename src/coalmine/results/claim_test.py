@@ -279,13 +279,25 @@ def _truth(tests: ClaimTests, claim: Claim, copies: int, share: float, strength:
         share: Share of the claimed noise.
         strength: How far the attack separates members with all of the claimed noise.
     """
-    allowed = _allowed(tests, claim, copies, 1.0)
-    if min(strength, allowed) <= 0:
+
+    def log_allowed(exponent: float) -> float:
+        low, part = math.floor(exponent), exponent % 1.0
+        ends = [_allowed(tests, claim, copies, RATIO ** (low + i)) for i in range(1 + (part > 0))]
+        return float(np.interp(part, range(len(ends)), np.log(np.maximum(ends, 1e-300))))
+
+    # An attack that is weaker than the best one is as strong as that with more noise: other canaries, say, and the
+    # clients' updates. Variances add up, and what comes on top does not shrink with the noise.
+    best, in_effect = _allowed(tests, claim, copies, 1.0), 0.0
+    if min(strength, best) <= 0:
         return GaussianDP(0.0)
-    # In units of what a canary adds, scores have variance 1/s². The noise explains 1/a² of it. The rest, such as other
-    # canaries and the clients' updates, does not shrink with the noise.
-    rest = max(0.0, strength**-2 - allowed**-2)
-    return GaussianDP(float((_allowed(tests, claim, copies, share) ** -2 + rest) ** -0.5))
+    if strength < best:
+        weaker = first_separated(lambda i: _allowed(tests, claim, copies, RATIO**i), strength)
+        if weaker is None:
+            return GaussianDP(0.0)
+        missing = math.log(strength) - log_allowed(weaker)
+        in_effect = weaker - missing / (log_allowed(weaker - 1) - log_allowed(weaker))
+    together = math.log(share**2 + RATIO ** (2 * in_effect) - 1) / 2
+    return GaussianDP(math.exp(log_allowed(together / math.log(RATIO))))
 
 
 def _canaries_needed(tests: ClaimTests, claim: Claim, copies: int, alpha: float, strength: float) -> int | None:

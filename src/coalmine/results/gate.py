@@ -93,9 +93,8 @@ class Judgment:
         test = self.result.claim_test
         if self.p_value is None or test is None:
             return f"{_proven(self.bound, self.delta)} refutes the claim of {_short(self.claim)}"
-        noise = summary.noise_sentence(test).strip().rstrip(".")
         refuted = f"the claim of ε = {_short(self.claim)} is refuted, {summary.p_value_text(self.p_value)}"
-        return f"{refuted}. {noise}" if noise else refuted
+        return f"{refuted}.{summary.fault(self.result, test)}".rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)

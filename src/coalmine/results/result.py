@@ -349,7 +349,7 @@ class Result(Showable):
         lines += map(str, summary.causes(self.findings))
         lines.append(summary.verdict_sentence(self))
         lines += filter(None, [summary.tested_with(self), summary.not_tested([self])])
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"Warning: {warning.rstrip('.')}." for warning in self.warnings)])
 
     def __repr__(self) -> str:
         """The verdict and the numbers in one line."""
@@ -462,7 +462,9 @@ class Results(tuple[Result, ...], Showable):
         from coalmine.results.tables import Table, tested_with
 
         lines = [Table.of_results(self, "").to_text(), *map(str, summary.causes_of(self)), *tested_with(self)]
-        return "\n".join([*lines, summary.not_tested(self)]).rstrip()
+        warnings = dict.fromkeys(warning for result in self for warning in result.warnings)
+        lines += [summary.not_tested(self), *(f"Warning: {warning.rstrip('.')}." for warning in warnings)]
+        return "\n".join(filter(None, lines))
 
     def __repr__(self) -> str:
         """Each result in one line."""

@@ -26,8 +26,9 @@ FLAGGING = "an attacker can be {times} likelier to flag a member than a non-memb
 INSERTED = "inserted"
 
 
-# Fair coins give both sides of this many canaries, and as many held out, `FEW` scores each in 19 of 20 audits.
-_ENOUGH = 94
+# Fair coins give both sides of this many canaries, and as many held out, `FEW` scores each in 19 of 20 audits, although
+# a fifth of them may lie in single tensors. One number for all: advice that moves with the audit cannot be followed.
+_ENOUGH = 120
 
 # With these checks, a noise that none of them found fault with is as claimed.
 _OF_NOISE = {Check.PLACES, Check.FRESH, Check.INDEPENDENT}
@@ -48,19 +49,12 @@ def evidence_sentences(result: Result) -> str:
 
 def no_guess(result: Result) -> str:
     """Say why no estimate stands beside the bound, and what would do."""
-    few = [e for e in result.estimates if e.few_scores]
-    if few and result.scores is not None:
-        sides = [result.scores.members, result.scores.nonmembers]
-        least, name = min(
-            (len(side), name) for side, name in zip(sides, result.side_names, strict=True) if side is not None
-        )
-        needed = "more trials would do"
-        if result.side_names[0] == INSERTED:
-            # Of the canaries that were asked for, some may have other scores, such as those in single tensors.
-            canaries, scored = result.config.get("canaries"), sum(len(side) for side in sides if side is not None)
-            canaries = canaries if isinstance(canaries, int) else len(result.scores.members)
-            needed = f"about {10 * math.ceil(_ENOUGH * max(1.0, 2 * canaries / scored) / 10):,} canaries would do"
-        return f"none, since an estimate takes {FEW} scores on each side, and there are {least:,} ({name}): {needed}"
+    if any(e.few_scores for e in result.estimates) and result.scores is not None:
+        sides = zip([result.scores.members, result.scores.nonmembers], result.side_names, strict=True)
+        least, name = min((len(side), name) for side, name in sides if side is not None)
+        needed = f"about {_ENOUGH} canaries" if result.side_names[0] == INSERTED else "more trials"
+        few = f"an estimate takes {FEW} scores on each side, and there are {least:,} ({name})"
+        return f"none, since {few}: {needed} would do"
     if any(e.doubtful for e in result.estimates):
         return "none, since the scores are not bell-shaped"
     return "none, since no reliable estimate is above the lower bound"
@@ -144,7 +138,7 @@ def verdict_sentence(result: Result) -> str:
     if test.refuted:
         p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
         assumes = f" The test is valid for every mechanism if {test.assumes}." * bool(test.assumes)
-        return f"Refuted{p_value}: {claimed}{comma} does not hold.{_fault(result, test)}{assumes}"
+        return f"Refuted{p_value}: {claimed}{comma} does not hold.{fault(result, test)}{assumes}"
     half = "half the noise" if claim.least_noise is not None else "twice this ε"
     power, share, worst = "", test.detectable_noise, test.detectable_at_worst
     if share is not None:
@@ -181,14 +175,17 @@ def _remedy(result: Result, test: ClaimTest, half: str) -> str:
     # Where scores are not one per inserted canary, more of them come from more trials.
     side = result.side_names[0]
     more = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
-    return f" About {test.canaries_needed:,} {more} would detect {half} (80% power)."
+    return f" About {test.canaries_needed:,} {more} would detect {half} (at least 80% power)."
 
 
-def _fault(result: Result, test: ClaimTest) -> str:
+def fault(result: Result, test: ClaimTest) -> str:
     """Say where the fault may be that the scores show, less what the checks ruled out, with a space before it."""
     noise, made = noise_sentence(test), set(result.checks)
-    if any(finding.about in ("noise", "clipping") and finding.check != Check.CANARIES for finding in result.findings):
-        return noise  # it has a name
+    named = {finding.about for finding in result.findings if finding.check != Check.CANARIES}
+    if "clipping" in named:
+        return ""  # canaries that are too long look like noise that is too small
+    if "noise" in named:
+        return noise
     if not made >= _OF_NOISE:
         return f"{noise} Look for missing noise, skipped clipping or an accountant that assumes other sampling."
     arrive, place = "count for more than one clip norm", "weights and what happens to the sum before the noise"
@@ -207,8 +204,8 @@ def not_tested(results: Iterable[Result]) -> str:
     if all(result.training for result in checked):
         return "Not tested: clipping, which coalmine's simulator does here, not your code."
     return (
-        "Not tested: clipping. Clip planted.each(norm=100 * clip_norm) like clients instead of adding planted.total, "
-        "or run coalmine.replay."
+        "Not tested: clipping. In a loop of your own, clip planted.each(norm=100 * clip_norm) like clients, or run "
+        "coalmine.replay; in Flower, pass length=5 to CanaryGrid, or run replay_strategy."
     )
 
 

@@ -599,6 +599,32 @@ def test_nothing_is_shown_if_every_round_with_canaries_was_aborted(participation
     assert result.null is None
 
 
+@pytest.mark.parametrize("participation", ["every-round", "epochs:2"])
+def test_a_skipped_round_need_not_be_observed_where_updates_are_seen(participation):
+    def run_with(shown):
+        audit = OneShot(500, rounds=4, canaries=50, view="updates", participation=participation)
+        draw = np.random.default_rng(0)
+        for round in range(4):
+            total = audit.plant(round, clip_norm=1.0).total + draw.normal(size=500)
+            if round % 2:
+                audit.skip(round)
+                total = np.zeros(500)
+            if round % 2 == 0 or shown:
+                audit.observe(round, update=total.astype(np.float32), divisor=1.0)
+        return audit.result()
+
+    shown, skipped = run_with(True), run_with(False)
+    assert np.array_equal(shown.scores.members, skipped.scores.members)
+    assert shown.bound == skipped.bound
+
+
+def test_a_skipped_round_still_shows_its_model():
+    audit = OneShot(500, rounds=1, canaries=50, view="final")
+    audit.skip(0)
+    with pytest.raises(InputError, match="model=, the model after it, aborted or not"):
+        audit.result()
+
+
 def test_canaries_that_hide_each_other_are_warned_of():
     def warned(canaries):
         audit = OneShot(

@@ -272,6 +272,40 @@ def test_the_default_needs_no_claim():
     assert audits_of(OneShotSettings(), weak, dim=50_000, population=90)[0].canaries == 30
 
 
+# What audits advise and conclude
+
+
+def audited(canaries, *, noise, participation, rounds, seed=0, dim=4000):
+    rng = np.random.default_rng(seed)
+    audit = OneShot(dim, rounds=rounds, canaries=canaries, view="updates", participation=participation, seed=seed)
+    for t in range(rounds):
+        total = audit.plant(t, clip_norm=1.0).total + rng.normal(0, noise, dim)
+        audit.observe(t, update=(total / 50).astype(np.float32), divisor=50.0)
+    return audit.result(claim=Claim(noise_multiplier=noise, sampling=participation, delta=1e-5))
+
+
+def test_who_follows_the_advice_on_canaries_gets_none_again():
+    """The advice is the plan's, whatever the number so far. Coins of 4 audits: false in about 1% by the plan's 95%."""
+    terms = {"noise": 3.0, "participation": "every-round", "rounds": 10}
+    planned = plan(noise_multiplier=3.0, rounds=10, dim=4000)
+    expected = next(row.canaries for row in planned.rows if (row.noise, row.power) == (0.5, 0.95))
+    assert [audited(few, **terms).claim_test.canaries_needed for few in (2, 3)] == [expected, expected]
+    for seed in range(2, 6):
+        followed = audited(expected, **terms, seed=seed)
+        assert followed.verdict != "too weak"
+        assert "would detect half" not in followed.summary
+
+
+def test_audits_of_one_design_agree_on_whether_they_are_too_weak():
+    """Where rounds are secret, too: the power follows from the releases, not from the luck of the scores."""
+    terms = {"noise": 1.0, "participation": "poisson:0.1", "rounds": 20}
+    tests = [audited(200, **terms, seed=seed).claim_test for seed in range(4)]
+    assert not any(test.verdict == "too weak" for test in tests)
+    shares = [test.detectable_noise for test in tests]
+    assert max(shares) - min(shares) < 0.05
+    assert min(shares) > 0.6
+
+
 # The command
 
 

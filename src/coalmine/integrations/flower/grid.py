@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from coalmine.integrations.flower.replay import (
     claimed_noise,
     copied_strategy,
     running_start,
+    untouched,
 )
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.methods.one_shot.canaries import FAMILIES, PlantedCanaries, warn_if_crowded
@@ -245,14 +247,15 @@ class CanaryGrid(Grid):
                 f"the precision of the parameters allows no step below {step:.3g}, more than a hundredth of the clip "
                 f"norm {clip_norm:g}: train in float32, or raise the clip norm"
             )
-        scale = self._length * (1 - 2 * step / unit)
+        shorter = 1 - 2 * step / unit
         if self._hosts:
-            return list(self.inner.send_and_receive(self._requests(asked, planted, scale, step), timeout=timeout))
+            requests = self._requests(asked, planted, self._length * shorter, step)
+            return list(self.inner.send_and_receive(requests, timeout=timeout))
         # Held-out canaries all send the same arrays.
         models = dict.fromkeys(asked, layout.nudged(model, step))
         for audit, contribution in planted.items():
-            for seat, update in contribution.one_by_one():
-                moved = layout.moved(_arrays(asked[audit, seat]), on(CPU, flat(update)) * np.float32(scale))
+            for seat, update in contribution.one_by_one(self._length):
+                moved = layout.moved(_arrays(asked[audit, seat]), on(CPU, flat(update)) * np.float32(shorter))
                 models[audit, seat] = moved
         replies = []
         array_name, metric_name = self._record_names
@@ -321,15 +324,17 @@ class FrozenRounds(Strategy):
             # A copy, so that momentum, clip norms and privacy spent stay those of the training.
             self._acting = copied_strategy(self.strategy)
             self._output = WrapperOutput(self._acting)
-        return self._acting.configure_train(self._training_round, arrays, config, grid)
+        with untouched(self.strategy) if self._frozen else nullcontext():
+            return self._acting.configure_train(self._training_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate by the strategy; after a frozen round, return the old model."""
-        arrays, metrics = self._acting.aggregate_train(self._training_round, replies)
         if not self._frozen:
-            return arrays, metrics
+            return self.strategy.aggregate_train(self._training_round, replies)
+        with untouched(self.strategy):
+            arrays, _ = self._acting.aggregate_train(self._training_round, replies)
         self._grid.audited.release(arrays, self._output.taken())
         return self._arrays, None
 

@@ -49,6 +49,10 @@ _CLIPPING_MODS = {
 
 # Replies come from a network, so that clients may send anything.
 _HOSTILE = ReplayOptions(hostile=True)
+_DEFAULTS = (
+    "Strategies such as plain FedAvg weight clients by num-examples, divide by those that reply and let NaN through. "
+    "Leave out what cannot happen: weighted_by=None, ReplayOptions(dropouts=False, hostile=False)."
+)
 
 
 def replay_strategy(
@@ -59,7 +63,7 @@ def replay_strategy(
     mods: Sequence[Any] = (),
     clip_norm: float | None = None,
     noise_multiplier: float | None = None,
-    weighted_by: str = _EXAMPLES,
+    weighted_by: str | None = _EXAMPLES,
     options: ReplayOptions = _HOSTILE,
 ) -> Replay:
     """Replay rounds of a Flower strategy with and without one client.
@@ -78,7 +82,7 @@ def replay_strategy(
         mods: Mods of the ClientApp, such as ``fixedclipping_mod``, which all replies go through.
         clip_norm: The claimed clip norm; by default the wrapper's.
         noise_multiplier: The claimed noise multiplier; by default the wrapper's.
-        weighted_by: Key of the number of examples among the metrics of a reply.
+        weighted_by: Key of the number of examples among the metrics of a reply; None if all clients send the same.
         options: What is tried, and what counts as a bug. By default replies that no honest client sends do, since they
             come from a network. The divisor is the number of clients.
 
@@ -113,7 +117,11 @@ def replay_strategy(
     nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
     release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
     options = replace(options, divisor=len(clients) + 1, size_released=release.sends_clip_norm)
-    return replay(release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options)
+    with untouched(strategy):
+        result = replay(
+            release, clients, clip_norm=float(clip_norm), noise_multiplier=noise_multiplier, options=options
+        )
+    return replace(result, about=_DEFAULTS)
 
 
 class WrapperOutput:
@@ -156,7 +164,7 @@ class StrategyRelease:
         model: The model before the first round.
         nodes: Number of nodes; those without a client never reply.
         mods: Mods that replies go through.
-        weighted_by: Key of the number of examples.
+        weighted_by: Key of the number of examples; None if all send the same.
         metrics: Other metrics of all replies.
         asked: The message that all clients reply to in the middle of the first round. The strategy configures no
             rounds then: all of them have the same model, so that only the strategy remembers clients.
@@ -167,7 +175,7 @@ class StrategyRelease:
 
     def __init__(
         self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (),
-        weighted_by: str = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
+        weighted_by: str | None = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
     ) -> None:  # fmt: skip
         self._strategy, self._model, self._asked, self._number = copied_strategy(strategy), model, asked, 0
         self._output = WrapperOutput(self._strategy)
@@ -229,7 +237,8 @@ class StrategyRelease:
             # Clients send models. Arrays that the model lacks are sent as they are.
             moved = before[key].numpy() + part if key in before else part
             arrays[key] = Array(np.asarray(moved).astype(np.asarray(part).dtype))
-        metrics = MetricRecord({**self._metrics, self._weighted_by: client.examples})
+        examples = {self._weighted_by: client.examples} if self._weighted_by else {_EXAMPLES: 1}
+        metrics = MetricRecord({**self._metrics, **examples})
         content = RecordDict({name: ArrayRecord(arrays), "metrics": metrics})
         context = Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
         return through_mods(self._mods, content, message, context)
@@ -276,14 +285,21 @@ class StrategyChecks:
             twin = copied_strategy(strategy, num_sampled_clients=_CLIENTS, noise_multiplier=0.0, accountant=None)
             return StrategyRelease(twin, model, nodes=_CLIENTS, mods=mods, metrics=self._metrics, asked=asked)
 
+        part = f"the sensitivity of {name}"
         try:
-            result = replay(silent(wrapper), clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
+            inside = silent(wrapper)
+            with untouched(strategy):
+                result = replay(inside, clients, clip_norm=clip_norm, noise_multiplier=None, options=options)
             result = replace(result, about=f"{name} around {inner}")
-            self._report(result, [_ALWAYS])
+            self._report(replace(result, complete=False), [_ALWAYS])
+            part = f"whether clients show in what strategies around {name} make of its release"
             # Strategies around the wrapper run only twice: they may evaluate the model, say, or save it.
-            self._report(replace(result, moved=[*silent(strategy).moved_after_wrapper(clients), *result.moved]), [])
+            outside = silent(strategy)
+            with untouched(strategy):
+                self._report(replace(result, moved=[*outside.moved_after_wrapper(clients), *result.moved]), [])
         except InputError as error:  # the strategy needs metrics, say, that only the clients know
-            self._audited.note(f"the strategy was not checked for its sensitivity: {error}")
+            for audit in self._audited.audits:
+                audit.note(f"Not tested: {part} ({error})")
 
     def look_at(self, contents: Sequence[RecordDict]) -> None:
         """Look for replies that the strategy does not treat as the claim assumes, each kind once."""
@@ -368,6 +384,29 @@ def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
         for name in changes.keys() & vars(layer).keys():
             setattr(layer, name, changes[name])
     return twin
+
+
+@contextmanager
+def untouched(strategy: Strategy | None) -> Iterator[None]:
+    """Let nobody use a strategy for a while, so that a replay of its copy does not change the training.
+
+    A function that was put in place of a method is no part of a copy: it still refers to the strategy itself.
+    """
+
+    def refuse(layer: Any, name: str) -> Any:
+        raise InputError(
+            "its copy uses the strategy of the training itself, such as by a function that was put in place of a "
+            "method: write a subclass or a wrapper instead"
+        )
+
+    guarded = [(layer, type(layer)) for layer in layers(strategy)]
+    try:
+        for layer, kind in guarded:
+            object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), {"__getattribute__": refuse}))
+        yield
+    finally:
+        for layer, kind in guarded:
+            object.__setattr__(layer, "__class__", kind)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -27,7 +28,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from coalmine.checks.findings import Moved, Replay
 from coalmine.claims import Claim, Poisson, Sampling
 from coalmine.claims.sampling import AtMost, Epochs
-from coalmine.errors import InputError, check_count, check_kind
+from coalmine.errors import CanaryWarning, InputError, check_count, check_kind
 from coalmine.integrations import finite_part
 from coalmine.integrations.opacus.replay import check_optimizer
 from coalmine.methods.one_shot.audit import OneShot
@@ -105,7 +106,7 @@ class OpacusAudit:
             # Canaries that are rescaled layer by layer must not lie in a single one.
             audit.describe(layers=shapes, stratify=not self._by_layer, clip_norms=clip_norms, even_noise=True)
             audit.members_participation = self.loading.participation(steps)
-        self._finished, self._examples = False, 0
+        self._finished, self._examples, self._unseen = False, 0, 0
         self._left: list[Moved] = []  # of gradients that were too long, each more than those before
         self._population = len(loader.dataset)  # type: ignore[arg-type]
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
@@ -113,7 +114,14 @@ class OpacusAudit:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
 
-    def results(self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None) -> Results:
+    def results(
+        self,
+        *,
+        delta: float,
+        epsilon: float | None = None,
+        confidence: float = 0.95,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Results:
         """Return ε of one example for each adversary after the training, beside the ε that Opacus reports.
 
         Canaries that are sampled like examples test that ε; others, such as canaries in every step, test the noise
@@ -122,11 +130,13 @@ class OpacusAudit:
 
         Args:
             delta: The δ to state ε at.
+            epsilon: The ε that you promise. By default the one that Opacus reports. An ε that is smaller than noise,
+                sampling rate and steps give is refuted.
             confidence: Confidence of the bounds.
             metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
-            InputError: If no step was taken.
+            InputError: If no step was taken, or more steps than the audit saw.
         """
         if self.taken == 0:
             raise InputError("the audited optimizer took no step: train with the optimizer that was given to the audit")
@@ -137,9 +147,14 @@ class OpacusAudit:
             for round in range(self.taken, self.steps):
                 self._release(round, "update", np.zeros_like(model), divisor=1.0)
                 self._release(round, "model", model)
+        steps = max(self.taken + self._unseen, sum(int(stretch[2]) for stretch in self.engine.accountant.history))
+        if steps > self.taken:
+            raise InputError(self._too_many(steps))
         self._finished = True
-        claim, own, warnings = claims_of(self.engine, self.loading, self.taken, delta=delta)
+        claim, own, cautions = claims_of(self.engine, self.loading, self.taken, delta=delta)
         numbers = {"opacus_epsilon": claim.epsilon, "own_epsilon": own.epsilon} | dict(metrics or {})
+        if epsilon is not None:
+            claim = claim.replace(epsilon=epsilon, accountant=None)
         engine = {"engine": f"opacus {metadata.version('opacus')}", "steps": self.taken}
         results = []
         for audit in self.audits:
@@ -147,7 +162,7 @@ class OpacusAudit:
             # A canary is an example here, and its rounds are steps.
             unit = {USER: EXAMPLE}.get(result.unit, result.unit)
             config = {**result.config, **engine}
-            results.append(replace(result, unit=unit, warnings=[*result.warnings, *warnings], config=config))
+            results.append(replace(result, unit=unit, warnings=[*result.warnings, *cautions], config=config))
         return Results(results)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
@@ -192,8 +207,12 @@ class OpacusAudit:
         if not self._ghost:
             self._examples += len(optimizer._get_flat_grad_sample(self.params[0]))
         # A logical batch may come in several physical ones (BatchMemoryManager): all but the last skip the step.
-        over = self._finished or step >= self.steps
-        if over or optimizer._check_skip_next_step(pop_next=False):
+        if self._finished or optimizer._check_skip_next_step(pop_next=False):
+            return original()
+        if step >= self.steps:
+            if not self._unseen:
+                warnings.warn(self._too_many(step + 1), CanaryWarning, stacklevel=2)
+            self._unseen += 1
             return original()
         try:
             # Step 0 tests a gradient of all tensors, and the next steps one tensor each: a small tensor that is left
@@ -221,6 +240,14 @@ class OpacusAudit:
         # An update moves the model against the gradient.
         self._release(step, "update", -flattened([p.grad for p in self.params]), divisor=divisor)
         return True
+
+    def _too_many(self, steps: int) -> str:
+        """Say that nobody looked at the noise of some steps, which the claim is about as well."""
+        return (
+            f"the training took {steps:,} steps, of which the audit saw {self.taken:,}: the noise of the others is not "
+            f"tested. Call audit_opacus before the first step, with the number of all (steps=epochs * len(loader)), or "
+            "results() before you train on"
+        )
 
     def _plant(self) -> None:
         """Add what the audits insert into this step to the sum of clipped gradients."""
@@ -484,7 +511,7 @@ def claims_of(engine: PrivacyEngine, loading: Loading, taken: int, *, delta: flo
     elif loading.shuffles and not loading.accumulated:
         # Batches that were added up may hold an example twice in one step.
         proved = AtMost(math.ceil(taken / loading.batches))
-    name, warnings = str(engine.accountant.mechanism()), list[str]()
+    name, cautions = str(engine.accountant.mechanism()), list[str]()
     coalmine = Claim(noise_schedule=schedule, sampling=proved, delta=delta)
     epsilon = math.inf  # without noise, for which Opacus's accountants fail
     if noise.all():
@@ -492,23 +519,23 @@ def claims_of(engine: PrivacyEngine, loading: Loading, taken: int, *, delta: flo
             epsilon = max(0.0, float(engine.get_epsilon(delta)))
         except (ValueError, RuntimeError, ArithmeticError, MemoryError, IndexError):
             epsilon = coalmine.epsilon
-            warnings.append(f"Opacus's accountant {name} has no ε at δ = {delta:g}: the claim is coalmine's")
+            cautions.append(f"Opacus's accountant {name} has no ε at δ = {delta:g}: the claim is coalmine's")
     opacus = Claim(epsilon=epsilon, delta=delta, accountant=f"opacus-{name}", noise_schedule=schedule, sampling=assumed)
     reported = f"Opacus's accountant ({name}) reports ε = {epsilon:.4g}"
     if proved is None:
-        warnings.append(
+        cautions.append(
             f"{reported} for examples drawn at random in each step, but nothing is proved for this loader: an example "
             "may occur several times in a step (custom samplers, sampling with replacement, or accumulated batches)"
         )
     elif isinstance(proved, AtMost):
-        warnings.append(
+        cautions.append(
             f"{reported} for examples drawn at random in each step, but this loader shuffles and goes through all of "
             f"them: what is proved is ε = {coalmine.epsilon:.4g}, without amplification by sampling ({proved}, if all "
             "passes over the loader were completed), for replacing an example by an empty one"
         )
     elif not np.allclose(rates, loading.rate, rtol=1e-6, atol=0):
-        warnings.append(
+        cautions.append(
             f"{reported} for sampling rates from {rates.min():.6g} to {rates.max():.6g}, but the loader samples at "
             f"{loading.rate:.6g}, where coalmine's accountant reports {coalmine.epsilon:.4g}"
         )
-    return opacus, coalmine, warnings
+    return opacus, coalmine, cautions

@@ -53,10 +53,10 @@ class InsertedUpdates(Contribution):
     crafted: CraftedUpdates | None = None
     members: tuple[int, ...] = ()
 
-    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """Yield each update with its canary's number."""
+    def one_by_one(self, length: float = 1.0) -> Iterator[tuple[int, Vector]]:
+        """Yield each update, so many times as long, with its canary's number."""
         assert self.crafted is not None
-        return ((i, self.crafted.updates[i]) for i in self.members)
+        return ((i, self.crafted.updates[i] * np.float32(length)) for i in self.members)
 
 
 class CanaryMaker(Protocol):

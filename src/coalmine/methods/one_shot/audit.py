@@ -46,7 +46,7 @@ from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
-from coalmine.results.verdict import USER
+from coalmine.results.verdict import USER, Verdict
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
@@ -377,8 +377,7 @@ class OneShot(Audit):
         if self._weights is not None:
             change = change * on(change.device, self._weights)
         length = math.sqrt(dot(change, change))
-        epochs = self.participation
-        ends_epoch = isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
+        ends_epoch = self._ends_epoch(round)
         if length == 0 and self._due.any():
             raise InputError(
                 f"round {round} released a zero update although canaries took part: call skip if it was aborted"
@@ -397,6 +396,11 @@ class OneShot(Audit):
         self._due = np.zeros_like(self._due)
         if self._previous is not None and (self._view.every is not None or self._view.at):
             self._previous = copy.deepcopy(vector)
+
+    def _ends_epoch(self, round: int) -> bool:
+        """Whether an epoch of the participation ends with a round."""
+        epochs = self.participation
+        return isinstance(epochs, Epochs) and round + 1 == epochs.epoch(self.rounds, round)[2]
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.
@@ -424,8 +428,13 @@ class OneShot(Audit):
             self._due[self._present(round)] -= 1
 
     def skip(self, round: int, trial: int | None = None) -> None:
-        """Record an aborted round: it counts as one without canaries."""
+        """Record an aborted round: it counts as one without canaries. Views of updates need not observe it.
+
+        Views of models do, since the model of before stays, which has the canaries of earlier rounds.
+        """
         self.discard(round)
+        if self._view.kind == "update" and self._ends_epoch(round):
+            self._evidence.end_epoch()
         self._planted[round] = self._aborted[round] = True
         self._checks.skip(round)
         if isinstance(self.participation, Observed):  # of which the training may never have reported the canaries
@@ -509,11 +518,14 @@ class OneShot(Audit):
             InputError: If plant was not called for a round, a release of the view was not observed, or
                 ``delta`` differs from the claim's.
         """
-        missing = [t for t in range(self.rounds) if self._view.shows(t, self.rounds) and not self._observed[t]]
+        known = self._observed | (self._aborted & (self._view.kind == "update"))
+        missing = [t for t in range(self.rounds) if self._view.shows(t, self.rounds) and not known[t]]
         if missing:
+            update = self._view.kind == "update"
+            what = "update=, or skip if it was aborted" if update else "model=, the model after it, aborted or not"
             raise InputError(
                 f"the view {self.view} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
-                "what each released"
+                f"{what}"
             )
         tested = None
         if claim is not None:
@@ -527,18 +539,15 @@ class OneShot(Audit):
         values, null, separation = self._evidence.evidence()
         scored, members = ~np.isnan(values), self.members[: len(values)]
         inserted, held_out = values[scored & members], values[scored & ~members]
-        evidence = canary_evidence(
-            inserted,
-            held_out,
-            null=null,
-            signs=self.family == "hadamard",
-            design=self.design,
-            delta=common_delta(delta, tested),
-            confidence=confidence,
-            claim=tested,
-            expected=separation,
-        )
-        test, cautions = normality(inserted, "inserted")
+        terms: dict[str, Any] = {"null": null, "signs": self.family == "hadamard", "design": self.design}
+        terms |= {"delta": common_delta(delta, tested), "confidence": confidence, "claim": tested}
+        evidence = canary_evidence(inserted, held_out, **terms, expected=separation)
+        test = evidence.claim_test
+        if test is not None and test.verdict is Verdict.TOO_WEAK and tested and tested.noise_multiplier:
+            by_design = test.canaries_needed if separation is not None else None
+            needed = self._needed(tested, (by_design or 0) * self.canaries / max(1, len(inserted)))
+            evidence = canary_evidence(inserted, held_out, **terms, expected=separation, needed=needed)
+        normal, cautions = normality(inserted, "inserted")
         if self._canaries.strata:
             self._checks.chances = self._in_tensors.chances()
         self._checks.clips_canaries = self._canaries.overlong
@@ -574,9 +583,19 @@ class OneShot(Audit):
             findings=findings,
             ceiling=evidence.ceiling,
             warnings=[*cautions, *self._warnings(tested), *self.notes],
-            metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
+            metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **normal, **(metrics or {})},
             config=config,
         )
+
+    def _needed(self, claim: Claim, by_design: float) -> int:
+        """Return how many canaries detect half the noise by the plan and by the releases; 0 if these are enough."""
+        from coalmine.methods.one_shot.planning import NOISES, POWERS, AuditPower, participation_rate
+
+        rate = participation_rate(claim.sampling or EveryRound(), self.rounds)
+        # With a margin for coins that insert fewer: who inserts as many as are advised must not be advised again.
+        planned = AuditPower(claim=claim, view=self.view, rate=rate, dim=self.dim).needed(min(NOISES), max(POWERS))
+        needed = max(planned or 0, math.ceil(by_design))
+        return needed if needed > self.canaries else 0
 
     def _warnings(self, claim: Claim | None) -> Iterator[str]:
         """Yield what to be careful with in the result."""

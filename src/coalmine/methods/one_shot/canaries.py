@@ -180,9 +180,9 @@ class PlantedCanaries(Contribution):
         for canary in self.canaries.each(self.members, self.kind.device):
             yield self.kind.give(canary * length)
 
-    def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
-        """Return pairs of a canary's index and its update."""
-        return zip(self.members, self.each(), strict=True)
+    def one_by_one(self, length: float = 1.0) -> Iterator[tuple[int, AnyVector]]:
+        """Return pairs of a canary's index and its update, so many times as long."""
+        return zip(self.members, self.each(length * self.norm), strict=True)
 
 
 def energy(total: AnyVector, kind: VectorKind) -> float:

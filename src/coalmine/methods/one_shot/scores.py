@@ -36,6 +36,10 @@ from coalmine.vectors import CPU, dot, on, pieces
 # remainder may be nothing but rounding. It also limits the ε that scores can show, to about 1e6 · dim / (2 · canaries).
 SMALLEST_REMAINDER = 1e-6
 
+# Gauss–Hermite quadrature: means over a standard normal variable.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
+_WEIGHTS /= _WEIGHTS.sum()
+
 # What `OwnScore` calls with a release and a canary, both (dim,).
 Function = Callable[[Vector, Vector], float]
 
@@ -134,7 +138,8 @@ class Score(ABC):
         # canary has the null distribution of any cosine.
         self.uses_direction = self.adds_up and shared_rounds
         self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
-        self.gain = 0.0  # what an inserted canary adds to its dot product with the direction; NaN if unknown
+        # What an inserted canary adds to its dot product with the direction, or to its score; NaN if unknown.
+        self.gain = 0.0
         for name, start in self.arrays.items():
             setattr(self, name, np.full(canaries.count, start))
 
@@ -199,7 +204,12 @@ class Score(ABC):
         if not self.times.any():  # no canary was due for any release: all scores are alike, and no bound exceeds 0
             return np.zeros(self.canaries.count), None, None
         if not self.uses_direction:
-            return *self.values(), None
+            values, null = self.values()
+            if not self.gain > 0:  # which is NaN if a divisor was unknown
+                return values, null, None
+            # Half of the scores are about ``gain`` above the others, which is no part of how much each side varies.
+            variance = max(float(np.nanvar(values)) - self.gain**2 / 4, 1e-12 * self.gain**2)
+            return values, null, self.gain / math.sqrt(variance)
         length = math.sqrt(dot(self.direction, self.direction))
         if length == 0:  # a tensor that was never released
             return np.zeros(self.canaries.count), None, None
@@ -312,9 +322,11 @@ class LikelihoodRatio(Score):
             case "rounds":
                 self.ratio += np.where(observation.due > 0, ratios, 0.0)
             case "rate":
-                # log(1 − q + q e^λ): the canary took part with probability q. At q = 1, log1p(−1) = −∞ is right.
-                with np.errstate(divide="ignore"):
-                    self.ratio += np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
+                self.ratio += _in_secret(rate, ratios)
+                # The canaries' mean shift in standard deviations of x, and by it the mean difference of the two sides.
+                size = float(np.mean(shift / np.sqrt(variance)))
+                without, inserted = (_in_secret(rate, size * (_NODES + s) - size**2 / 2) for s in (0.0, size))
+                self.gain += rate * float(_WEIGHTS @ (inserted - without))
             case "once-per-epoch":
                 self.epoch = np.logaddexp(self.epoch, np.log(rate) + ratios)
                 if observation.ends_epoch:
@@ -334,6 +346,13 @@ class LikelihoodRatio(Score):
         informative = self.participation.knowledge != "rounds" or self.times > 0
         null = LikelihoodRatioNull() if self.participation == Epochs(1) and not math.isnan(self.gain) else None
         return np.where(informative, self.ratio, np.nan), null
+
+
+def _in_secret(rate: float, ratios: Floats) -> Floats:
+    """Return log(1 − q + q e^λ): the canary took part with probability q."""
+    with np.errstate(divide="ignore"):  # at q = 1, log1p(−1) = −∞ is right
+        averaged: Floats = np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
+    return averaged
 
 
 class OwnScore(Score):
