@@ -215,6 +215,8 @@ class TrainingChecks:
         # A replay has a rate of its own, CHECK_RATE by itself.
         for check, replay in self.replays.items():
             replayed += [replace(finding, check=check) for finding in replay.findings]
+        if any(finding.refutes for finding in replayed):  # what the noise is too small for makes it look odd, too
+            adjusted = [finding for finding in adjusted if finding.check != Check.SHAPE]
         # Neither has the accounting, which is no matter of chance.
         users = int(self.cohorts.available.max(initial=0))
         replayed += accounting_findings(stated, range(self.rounds - self.aborted, self.rounds + 1), users)
