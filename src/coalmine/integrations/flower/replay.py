@@ -178,6 +178,9 @@ class StrategyRelease:
         weighted_by: str | None = _EXAMPLES, metrics: Mapping[str, float] | None = None, asked: Message | None = None,
     ) -> None:  # fmt: skip
         self._strategy, self._model, self._asked, self._number = copied_strategy(strategy), model, asked, 0
+        self._first = []
+        for layer in layers(strategy):
+            self._first.append({name: kept for name, kept in vars(layer).items() if name == "current_arrays"})
         self._output = WrapperOutput(self._strategy)
         wrapper = self._output.wrapper
         self.sends_clip_norm = bool(clipping_mods(wrapper)) and hasattr(wrapper, "clipped_count_stddev")
@@ -196,6 +199,10 @@ class StrategyRelease:
             asked = [self._asked] * len(clients)
             if self._asked is None:
                 asked = list(strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
+            else:
+                # Optimizers take their own last model for that of the clients, which is the same in all rounds here.
+                for layer, first in zip(layers(strategy), self._first, strict=True):
+                    vars(layer).update(first)
             # The client in question is mostly the last one: it must be among those that a strategy asks.
             sent = [each if isinstance(each, Client) else Client(each) for each in clients[-len(asked) :]]
             replies = [self._reply(message, client) for message, client in zip(asked, sent, strict=False)]
