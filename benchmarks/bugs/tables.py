@@ -24,7 +24,7 @@ SHORT = {
     "size of the noise": "size", "shape of the noise": "shape", "values of the noise": "values",
     "noise on every tensor": "places", "noise in every call": "calls", "fresh noise": "fresh",
     "independent noise": "copies", "participation": "cohorts",
-    "canaries in each tensor": "canaries", "canaries in the releases": "canaries",
+    "canaries in the releases": "canaries",
 }  # fmt: skip
 """Names of checks in cells of the table."""
 

@@ -72,11 +72,11 @@ def test_a_damaged_finding_is_refused(tmp_path):
 
 
 def test_a_bug_that_several_views_show_is_printed_once():
-    sentence = "Canaries in 1.bias refute the claim: at most {} of the claimed noise is in effect there"
-    of_view = [Finding(check="canaries in each tensor", sentence=sentence.format(s), p_value=p) for s, p in VIEWS]
+    sentence = "1.bias has at most {} of the claimed noise"
+    of_view = [Finding(check=Check.PLACES, sentence=sentence.format(s), p_value=p, where="1.bias") for s, p in VIEWS]
     results = [checked(of_view[0], CAUTION, view="updates"), checked(BUG, of_view[1], CAUTION, view="final")]
     assert list(map(str, causes_of(results))) == [
-        f"Bug found (noise reused): {BUG} And 1 more: tensor exposed.",
+        f"Bug found (noise reused): {BUG} And 2 more: noise missing in 1.bias and 1.bias.",
         "Warning (weights): Clients have unequal weights.",  # about the training, whatever the view
     ]
     assert len(causes_of([checked(BUG, BUG)])[0].others) == 1  # one result does not repeat itself

@@ -27,10 +27,8 @@ from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers
 from coalmine.protocol import Release, Vector
 from coalmine.results.verdict import CHECK_RATE, Check, Finding
-from coalmine.stats.exact_tests import LEAST_P_VALUE, rate_p_value, repeated_size_gain
+from coalmine.stats.exact_tests import rate_p_value, repeated_size_gain
 from coalmine.vectors import CPU, on
-
-_SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 
 # Clients whose participation should be no likelier than anybody's. That they take part *more* often refutes the claim;
 # that they take part less often is a warning, since clients may leave.
@@ -76,8 +74,6 @@ class TrainingChecks:
         noise_scale: Noise of each parameter, relative to the claimed one, (dim,); None if it is the same for all.
 
     Attributes:
-        chances: How likely a held-out canary scores as high as each inserted one that lies in a single tensor, by the
-            name of the tensor; None if no canaries lie in single tensors.
         participation_refutes: Whether the claim relies on how the clients were drawn.
         aborted: How many of the rounds were aborted.
         clips_canaries: Whether canaries were too long before the training clipped them, so that scores test that.
@@ -92,7 +88,6 @@ class TrainingChecks:
         self.layers = layers or Layers({THE_UPDATE: (dim,)})
         self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.noise_multiplier: float | None = None
-        self.chances: Mapping[str, Floats] | None = None
         self.participation_refutes, self.aborted, self.clips_canaries = True, 0, False
         self.replays: dict[str, Replay] = {}
         self.cohorts = CohortRecord()
@@ -190,13 +185,10 @@ class TrainingChecks:
         """
         made = [check for check, replay in self.replays.items() if replay.complete]
         noise = self._claimed_noise(claim)
-        by_tensor = claim is not None and self.chances is not None and math.isfinite(claim.epsilon)
         if noise is not None:
             made += [*NOISE_CHECKS, Check.CANARIES_SHOW]
         if len(self.cohorts.sizes):
             made.append(Check.PARTICIPATION)
-        if by_tensor:
-            made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
         if noise is not None and self._noise is not None:
@@ -208,8 +200,6 @@ class TrainingChecks:
             sampling = None if stated is None else stated.sampling  # that of ``claim`` may be about the canaries
             for finding in cohort_findings(self.cohorts, sampling, level=level):
                 findings.append(replace(finding, refutes=finding.refutes and self.participation_refutes))
-        if claim is not None and by_tensor:
-            findings += tensor_findings(self.chances or {}, claim, level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         replayed = list[Finding]()
         # A replay has a rate of its own, CHECK_RATE by itself.
@@ -245,7 +235,6 @@ class TrainingChecks:
 
     def stored(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return all that `findings` needs but the claim: terms, ready for JSON, and arrays."""
-        chances = self.chances
         terms = {
             "dim": self.dim,
             "rounds": self.rounds,
@@ -256,13 +245,10 @@ class TrainingChecks:
             "clips_canaries": self.clips_canaries,
             "noise_multiplier": self.noise_multiplier,
             "even_noise": self.even_noise,
-            "tensors": None if chances is None else list(chances),
             "replays": {check: replay.to_dict() for check, replay in self.replays.items()},
         }
         # Who took part is nobody's business after the training: only how often clients did.
         arrays = self.state(carried=False) | {"cohort_ids": np.zeros(0, np.int64)}
-        for number, likelihoods in enumerate((chances or {}).values()):
-            arrays[f"chances_{number}"] = likelihoods
         return terms, arrays
 
     @classmethod
@@ -273,8 +259,6 @@ class TrainingChecks:
         checks.restore(arrays)
         for name in ("participation_refutes", "aborted", "clips_canaries", "noise_multiplier", "even_noise"):
             setattr(checks, name, terms[name])
-        if terms["tensors"] is not None:
-            checks.chances = {name: arrays[f"chances_{number}"] for number, name in enumerate(terms["tensors"])}
         checks.replays = {check: Replay.from_dict(replay) for check, replay in terms["replays"].items()}
         return checks
 
@@ -295,36 +279,6 @@ class TrainingChecks:
         self._noise = NoiseRecord(self.layers, self.rounds, self.seed)
         kept = {name: array for name, array in state.items() if name.startswith("noise_")}
         self._noise.restore({name.removeprefix("noise_"): array for name, array in kept.items()})
-
-
-def tensor_findings(chances: Mapping[str, Floats], claim: Claim, level: float) -> list[Finding]:
-    """Return tensors whose canaries refute the claim. The p-values take all canaries of all tensors into account.
-
-    Args:
-        chances: How likely a held-out canary scores as high as each inserted one, by tensor.
-        claim: The claim.
-        level: Significance of all tensors together.
-    """
-    if not chances:
-        return []
-    tested, curve = sum(map(len, chances.values())), claim.curve()
-    findings = []
-    for name, likelihoods in chances.items():
-        # Under the claim a member's score is so unlikely with probability at most curve.tpr(likelihoods): a valid
-        # p-value of each canary by itself, and by the union bound of all of them.
-        p_value = float(min(1.0, tested * curve.tpr(likelihoods).min()))
-        if p_value > level:
-            continue
-        sentence = f"Canaries in {name} refute the claim"
-        if claim.has_noise:
-            # The smallest of a few shares of the noise whose curve these canaries refute as well.
-            for share in _SHARES_OF_NOISE:
-                if tested * float(claim.curve(share).tpr(likelihoods).min()) <= level:
-                    sentence += f": at most {share:g} of the claimed noise is in effect there"
-                    break
-        p_value = max(p_value, LEAST_P_VALUE)
-        findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=p_value, where=name))
-    return findings
 
 
 def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: float) -> list[Finding]:

@@ -181,7 +181,7 @@ def _remedy(result: Result, test: ClaimTest, half: str) -> str:
 def fault(result: Result, test: ClaimTest) -> str:
     """Say where the fault may be that the scores show, less what the checks ruled out, with a space before it."""
     noise, made = noise_sentence(test), set(result.checks)
-    named = {finding.about for finding in result.findings if finding.check != Check.CANARIES}
+    named = {finding.about for finding in result.findings}
     if "clipping" in named:
         return ""  # canaries that are too long look like noise that is too small
     if "noise" in named:

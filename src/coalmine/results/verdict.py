@@ -143,8 +143,6 @@ class Check(StrEnum):
     CALLS = ("noise in every call", "noise missing in some calls", "noise")
     # Is there enough noise on the whole?
     SIZE = ("size of the noise", "too little noise", "noise")
-    # Do canaries of single tensors keep the claim?
-    CANARIES = ("canaries in each tensor", "tensor exposed", "noise")
     # Are updates clipped that lie in one array?
     ARRAY = ("one array", "array not clipped", "clipping")
     # Also those that lie in one coordinate?

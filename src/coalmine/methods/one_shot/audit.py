@@ -42,7 +42,6 @@ from coalmine.methods.one_shot.canaries import (
     warn_if_crowded,
 )
 from coalmine.methods.one_shot.scores import ADVERSARIES, SMALLEST_REMAINDER, Function, find_score, parse_view
-from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.result import Result, common_delta
 from coalmine.results.summary import list_rounds
@@ -195,9 +194,7 @@ class OneShot(Audit):
             len(self._present(t)) in (0, count) for t in range(self.rounds)
         )
         self._knows_rounds = self.participation.knowledge == "rounds" or kind.knows_rounds
-        takes_part: Any = {"participation": self.participation, "shared_rounds": self._shares_rounds}
-        self._evidence = kind(self._canaries.dense, **takes_part)
-        self._in_tensors = StrataEvidence(self._canaries.strata, self.members, self._view, **takes_part)
+        self._evidence = kind(self._canaries.dense, participation=self.participation, shared_rounds=self._shares_rounds)
         # The matched filter a/r² of the canaries' factors a and the noise r: what releases are multiplied by.
         self._weights = scale
         if noise is not None:
@@ -389,7 +386,6 @@ class OneShot(Audit):
                 shift = float(self._norms[round]) / release.divisor
             terms: Any = {"shift": shift, "rate": self._rates[round], "ends_epoch": ends_epoch}
             self._evidence.add(change, length, due=self._due[: self._canaries.dense.count], **terms)
-            self._in_tensors.add(change, due=self._due, **terms)
         elif ends_epoch:
             self._evidence.end_epoch()
         self._observed[round] = True
@@ -548,8 +544,6 @@ class OneShot(Audit):
             needed = self._needed(tested, (by_design or 0) * self.canaries / max(1, len(inserted)))
             evidence = canary_evidence(inserted, held_out, **terms, expected=separation, needed=needed)
         normal, cautions = normality(inserted, "inserted")
-        if self._canaries.strata:
-            self._checks.chances = self._in_tensors.chances()
         self._checks.clips_canaries = self._canaries.overlong
         self._checks.aborted = int(self._aborted.sum())
         checks, findings = self._checks.findings(tested, claim)
@@ -689,7 +683,7 @@ class OneShot(Audit):
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else on(CPU, self._previous)
         state: dict[str, npt.NDArray[Any]] = {name: np.array(getattr(self, f"_{name}")) for name in _LOGGED}
         state |= {"due": np.array(self._due), "before": np.array(previous)}
-        return state | self._evidence.state() | self._checks.state() | self._in_tensors.state()
+        return state | self._evidence.state() | self._checks.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
@@ -698,7 +692,6 @@ class OneShot(Audit):
         self._due = np.array(state["due"])
         self._previous = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
-        self._in_tensors.restore(state)
         self._checks.restore(state)
         self._finished = False
 

@@ -230,12 +230,12 @@ class Score(ABC):
         names = ("releases", "times", "least_noise", "gain", *self.arrays)
         return {name: np.array(getattr(self, name)) for name in names} | {"direction": on(CPU, self.direction)}
 
-    def restore(self, state: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> None:
-        """Restore a saved state, whose names start with ``prefix``."""
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore a saved state."""
         for name in ("times", "direction", *self.arrays):
-            setattr(self, name, np.array(state[prefix + name]))
-        self.releases = int(state[prefix + "releases"])
-        self.least_noise, self.gain = float(state[prefix + "least_noise"]), float(state[prefix + "gain"])
+            setattr(self, name, np.array(state[name]))
+        self.releases = int(state["releases"])
+        self.least_noise, self.gain = float(state["least_noise"]), float(state["gain"])
 
 
 class Max(Score):
