@@ -104,30 +104,37 @@ def _average_of_models(before: Array, update: Array, memory: dict[str, Array], k
     return memory[key]
 
 
+class Optimized(Around):
+    """Lets one of Flower's optimizers process the release of a strategy, as if it were the only reply."""
+
+    def __init__(self, private: Strategy, server: FedAvg) -> None:
+        super().__init__(private, lambda before, update, memory, key: before + update)
+        self.server = server  # part of the strategy, so that copies of it have a state of their own
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Tell the optimizer the model, too."""
+        self.server.configure_train(server_round, arrays, config, grid)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the optimizer aggregate what is released."""
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is None:
+            return None, metrics
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
+        reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
+        return self.server.aggregate_train(server_round, [reply])[0], metrics
+
+
 def _optimizer(optimizer: Callable[..., FedAvg], **settings: float) -> Callable[[Strategy], Strategy]:
     """Return what makes one of Flower's optimizers process the release of a strategy, as if it were the only reply."""
 
     def around(private: Strategy) -> Strategy:
-        server = optimizer(fraction_evaluate=0.0, **settings)
-
-        class Optimized(Around):
-            def configure_train(
-                self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-            ) -> Iterable[Message]:
-                server.configure_train(server_round, arrays, config, grid)
-                return super().configure_train(server_round, arrays, config, grid)
-
-            def aggregate_train(
-                self, server_round: int, replies: Iterable[Message]
-            ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-                arrays, metrics = super().aggregate_train(server_round, replies)
-                if arrays is None:
-                    return None, metrics
-                content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})})
-                reply = Message(content, reply_to=Message(RecordDict(), 1, "train"))
-                return server.aggregate_train(server_round, [reply])[0], metrics
-
-        return Optimized(private, lambda before, update, memory, key: before + update)
+        return Optimized(private, optimizer(fraction_evaluate=0.0, **settings))
 
     return around
 

@@ -343,14 +343,13 @@ def _shared_noise(transcript: Transcript, layers: Layers, *, axis: int) -> Attac
     # Values are bounded, so that no two large ones decide about a correlation.
     typical = np.median(np.abs(noise[transcript.pilot]), axis=0)
     bounded = np.clip(noise / np.where(typical > 0, typical, np.inf), -3, 3).astype(np.float32)
+    seen = known & (bounded != 0)  # calls or coordinates without noise have checks of their own
     if axis == 0:
         # Compared in the pilot, where all noise is known, and centered, since noise that is the same in every call is
         # found there.
-        bounded, seen = bounded[transcript.pilot].T, known[transcript.pilot].T
-        bounded = bounded - bounded.mean(axis=1, keepdims=True)
+        bounded, seen = bounded[transcript.pilot].T, seen[transcript.pilot].T
+        bounded = bounded - np.sum(bounded, axis=1, keepdims=True) / np.maximum(seen.sum(axis=1, keepdims=True), 1)
         noise, known, number = noise.T, known.T, transcript.coordinates
-    else:
-        seen = known & (typical > 0)
     partner, likeness, linked = _most_alike(np.where(seen, bounded, 0), seen)
     if not linked.any():
         return None
