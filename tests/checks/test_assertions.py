@@ -31,7 +31,12 @@ def test_a_right_mechanism_passes_and_its_bound_is_given():
 def test_a_mechanism_with_a_bug_fails_with_what_it_means():
     with pytest.raises(AssertionError) as raised:
         assert_private(noisy(SIGMA / 8), epsilon=1.0, dim=4000, canaries=200, calls=50)
-    for part in ("deviation is 0.46", "0.13 of the 3.73", "ε = 1 at δ = 1e-05 is refuted", "at most 1 of 1,000 cases"):
+    for part in (
+        "deviation is 0.46",
+        "0.13 times the 3.73",
+        "ε = 1 at δ = 1e-05 is refuted",
+        "at most 1 of 1,000 cases",
+    ):
         assert part in str(raised.value)
 
 

@@ -290,14 +290,19 @@ def repeat_findings(claim: ClaimedNoise) -> list[Finding]:
     if len(rows) < 2:
         return []
 
-    # Where a round has too little energy with all that it shares, noise is missing, and what repeats is the signal.
+    # Where a round has too little energy beside its canaries, with all that it shares, noise is missing, and what
+    # repeats is the signal.
     record, bins = claim.record, claim.record.bin_of_round[claim.sampled]
     noise = np.maximum(claim.floor.typical, claim.floor.of_round)[bins][:, home]
-    energies = np.divide(record.updates[record.rounds()], noise, where=noise > 0, out=np.zeros_like(noise)) ** 2
+    known, planted = noise > 0, record.planted[record.rounds()]
+    updates = np.divide(record.updates[record.rounds()], noise, where=known, out=np.zeros_like(noise))
+    canaries = np.divide(planted, noise, where=known & (updates != 0), out=np.zeros_like(noise))
 
     def bare(columns: Bools) -> Bools:
-        part = energies[:, columns]
-        return len(rows) * energy_p_value(part.sum(axis=1), np.count_nonzero(part, axis=1)) <= level
+        part, signal = updates[:, columns], canaries[:, columns]
+        along = np.sum(part * signal, axis=1) ** 2 / np.maximum(np.sum(signal**2, axis=1), 1e-300)
+        rest = np.maximum(np.sum(part**2, axis=1) - along, 0.0)
+        return len(rows) * energy_p_value(rest, np.maximum(np.count_nonzero(part, axis=1) - 1, 0)) <= level
 
     if findings := _seeded(claim) or _frozen(claim, bare(home >= 0)):
         return findings
