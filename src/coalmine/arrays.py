@@ -6,7 +6,6 @@ precision of their input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,9 +16,6 @@ from coalmine.errors import InputError
 
 Array = NDArray[Any]
 """An array of any type."""
-
-Arrays = Mapping[str, NDArray[Any]]
-"""Arrays by name, as stored in checkpoints and .npz files."""
 
 Floats = NDArray[np.float64]
 """Scores, losses, rates: float64 of any shape."""

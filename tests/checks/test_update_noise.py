@@ -583,3 +583,17 @@ def test_canaries_that_are_too_long_are_no_odd_shape(length, named):
         audit.observe(t, update=(noisy / 50).astype(np.float32), divisor=50, unprocessed=True)
     result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     assert [bug.fault for bug in result.bugs] == named
+
+
+def test_rounds_whose_noise_is_unknown_say_nothing_of_single_numbers():
+    """Canaries are in the last rounds only. Before them, one number is released that clients hardly change."""
+    rng = np.random.default_rng(4)
+    audit = OneShot(2000, rounds=60, canaries=200, view="updates", participation="last:5", layers=[1999, 1])
+    for t in range(60):
+        planted = audit.plant(t, clip_norm=1.0)
+        signal = 40.0 * (t < 55) * rng.normal(size=2000)  # clients, who send less in the end
+        signal[7] = 0
+        update = planted.total + signal + rng.normal(0, 1.0, 2000)
+        audit.observe(t, update=update.astype(np.float32))
+    result = audit.result(claim=Claim(noise_multiplier=1.0, delta=1e-5))
+    assert [finding for finding in result.findings if finding.refutes] == []

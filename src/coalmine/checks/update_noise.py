@@ -165,7 +165,8 @@ def size_findings(
         alike = stats.chi2.sf(likely / max(found, 1e-300), freedom) >= _UNCOMMON / certain.size
         # Where all tensors have the same noise, what clients send may hide that it is missing in a few small ones.
         most = even_noise and record.block_sizes[certain].sum() > _MOST * record.layers.dim
-        if most or (certain | alike | (likely / freedom <= (1 + found) / 2)).all():
+        known = record.block_sizes[dimensions.any(axis=0)].sum() > record.layers.dim / 2
+        if most or (known and (certain | alike | (likely / freedom <= (1 + found) / 2)).all()):
             low_blocks = np.ones_like(certain)
         for words, is_whole, run in _runs(record, low_blocks):
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
@@ -218,11 +219,10 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     # Single numbers that lack noise in all rounds: any number, or one of the sample in large models.
     coordinates, energies, dimensions = record.coordinates, np.sum(rows**2, axis=0), np.sum(rows != 0, axis=0)
     if len(record.squares):
-        typical = claim.floor.typical[record.counts > 0]
-        least = np.where(typical > 0, typical, np.inf).min(axis=0)
-        noise = np.repeat(least, record.layers.sizes)
-        coordinates, energies = np.arange(record.layers.dim), record.squares / noise**2
-        dimensions = np.where(noise < np.inf, record.released, 0)
+        # The energies are of all rounds, so none may have unknown noise.
+        noise = np.repeat(claim.floor.typical[record.counts > 0].min(axis=0), record.layers.sizes)
+        coordinates, energies = np.arange(record.layers.dim), record.squares / np.where(noise > 0, noise, np.inf) ** 2
+        dimensions = np.where(noise > 0, record.released, 0)
     energies = with_rounding(energies, dimensions, rounding)
     p_values = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
     tensors = np.searchsorted(record.layers.starts, coordinates, side="right") - 1

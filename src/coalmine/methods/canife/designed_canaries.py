@@ -303,7 +303,7 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
     Raises:
         InputError: If the update is zero or not finite.
     """
-    values, length = _measured(update, pool)
+    values, length = _measured(update)
     dots = pool.dots(values[None]) / length
     variance = float(dots.square().mean()) * cohort + (noise_multiplier * pool.clip_norm) ** 2
     return ScoreDirection(
@@ -337,7 +337,7 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
         >>> direction.vector.round(3).tolist(), round(direction.signal, 3)
         ([0.007000000216066837, 0.0, 1.0], 0.804)
     """
-    values, length = _measured(update, pool)
+    values, length = _measured(update)
     eigenvalues, eigenvectors = pool.spectrum
     ridge = max(
         len(pool) * noise_multiplier**2 / cohort, _ROUNDING * float(eigenvalues[-1])
@@ -365,7 +365,7 @@ def likelihood_ratio_direction(update: Vector, pool: Pool, *, noise_multiplier: 
     )
 
 
-def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
+def _measured(update: Vector) -> tuple[Tensor, float]:
     """Return the canary's update in float64, and its norm."""
     vector = np.asarray(update)
     values = torch.from_numpy(np.ascontiguousarray(vector)).double()
