@@ -413,16 +413,13 @@ def copy_findings(claim: ClaimedNoise) -> list[Finding]:
         return []
     used = int(np.count_nonzero(~np.isnan(record.whole[:, -1])))
     noise = claim.floor.typical[record.bin_of_round[claim.sampled[:used]]][:, [pair.tensor for pair in pairs]]
-    # The first round chose where tensors are most like themselves, so it cannot test that.
-    chose = np.array([pair.second is None for pair in pairs]) & (np.arange(used) == 0)[:, None]
-    noise = np.where((noise > 0) & ~chose, noise, np.inf)
-    dimensions = np.sum(noise < np.inf, axis=0) * np.maximum(0.0, record.lengths - 1)
+    dimensions = np.sum(noise > 0, axis=0) * np.maximum(0.0, record.lengths - 1)
+    noise = np.where(noise > 0, noise, np.inf)
     rest, whole = (np.sum(terms[:used] / noise**2, axis=0) for terms in (record.copies, record.whole))
     rounding = float((np.max(record.rounding) / noise).max(initial=0.0))
     p_values = len(pairs) * energy_p_value(with_rounding(rest, dimensions, rounding), dimensions)
-    # Where a half has far too little energy by itself, noise is missing, and what is copied is the signal. Copies
-    # inside the half make its energy vary more, so a little less says nothing.
-    low = (len(pairs) * energy_p_value(whole, dimensions) <= level) & (whole < dimensions / 2)
+    # Where a half has too little energy by itself, noise is missing, and what is copied is the signal.
+    low = len(pairs) * energy_p_value(whole, dimensions) <= level
     copied = np.flatnonzero((p_values <= level) & (whole - rest >= _EXPLAINED * whole) & ~low)
     named: dict[str, list[int]] = {}
     for number in copied.tolist():
